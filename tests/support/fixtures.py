@@ -40,9 +40,14 @@ def tiny_model(name: str, folder: Path) -> Path:
     return path
 
 
+def packed_model(name: str) -> bytes:
+    """The tiny model `name` as it is checked in."""
+    return (DATA / "models" / f"{name}.gguf.xz").read_bytes()
+
+
 @functools.cache
 def _unpacked(name: str) -> bytes:
-    return lzma.decompress((DATA / "models" / f"{name}.gguf.xz").read_bytes())
+    return lzma.decompress(packed_model(name))
 
 
 def tiny_logits(name: str) -> tuple[list[int], NDArray[np.float32]]:

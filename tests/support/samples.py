@@ -14,7 +14,7 @@ import numpy as np
 
 from camshaft import ops
 from camshaft.lang.ir import arithmetic_dtype
-from camshaft.ops.op import KernelVariant, Op, Sample
+from camshaft.ops.op import KernelVariant, NodeSpec, Op, Sample
 from camshaft.ops.quantized.samples import LazySample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import SampleResult, check_sample, node_of
@@ -69,6 +69,13 @@ def samples(name: str) -> tuple[Sample, ...]:
 
 
 @functools.cache
+def _nodes(name: str) -> dict[int, NodeSpec]:
+    """The node of each sample, by the sample's id."""
+    op = ops.get(name)
+    return {id(sample): node_of(op, sample) for sample in samples(name)}
+
+
+@functools.cache
 def _features(name: str) -> dict[int, frozenset[Feature]]:
     """Of each sample, by its id: `samples` keeps them alive."""
     op = ops.get(name)
@@ -76,7 +83,7 @@ def _features(name: str) -> dict[int, frozenset[Feature]]:
 
 
 def _found(op: Op, sample: Sample) -> Iterator[Feature]:
-    node = node_of(op, sample)
+    node = _nodes(op.name)[id(sample)]
     for place, specs in (("input", node.inputs), ("output", node.outputs)):
         for i, spec in enumerate(specs):
             yield place, i, spec.dtype.name, spec.layout.name, len(spec.shape)
@@ -128,7 +135,8 @@ def on_cpu(cases_of: Callable[[Op, KernelVariant, str], Sequence[object]]) -> li
 
 def usable(op: Op, variant: KernelVariant, device) -> list[Sample]:
     """The samples that a variant takes on a device."""
-    return [s for s in samples(op.name) if variant.supports(node_of(op, s), device) is None]
+    nodes = _nodes(op.name)
+    return [s for s in samples(op.name) if variant.supports(nodes[id(s)], device) is None]
 
 
 def smallest(some: Sequence[Sample], n: int, most_elements: int) -> list[Sample]:

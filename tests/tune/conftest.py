@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from camshaft.selection import override
-from camshaft.tune import jobs
+from camshaft.tune import compile_worker, jobs, nodes
+from camshaft.tune.benchmark import Candidate
+from camshaft.tune.compilation import Compiled, Compiler
 from tests.support.how_to_validate import same_process
 
 __all__ = ["same_process"]
@@ -32,3 +35,26 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     starts: list[str] = []
     monkeypatch.setattr(jobs, "start", lambda: starts.append("started"))
     return starts
+
+
+class SameProcess(Compiler):
+    """Compiles in the test's own process what its worker would, which takes 0.3 s to start."""
+
+    def _compile(self, candidate: Candidate) -> Compiled:
+        try:
+            node = compile_worker.node_from(json.loads(json.dumps(compile_worker.node_json(candidate.node))))
+            return Compiled(compile_worker.compiled(candidate.case, node))
+        except Exception as error:
+            return Compiled(failed=f"{type(error).__name__}: {error}")
+
+
+@pytest.fixture(autouse=True)
+def compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates are compiled in the test's own process."""
+    monkeypatch.setattr(nodes, "Compiler", SameProcess)
+
+
+@pytest.fixture
+def compiled_in_a_child(compiled_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """... but here in a child process, as users' are."""
+    monkeypatch.setattr(nodes, "Compiler", Compiler)

@@ -57,7 +57,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], Race
     return play
 
 
-def test_right_but_slow_is_never_chosen_once_measured() -> None:
+def test_right_but_slow_is_never_chosen_once_measured(compiled_in_a_child: None) -> None:
     """Measured for real: the cost model's favourite sleeps; the search finds that the other's loop was for nothing."""
     op = op_with(SLEEPS, ways=(RIGHT,), passes=(1, SLOW))
     assert select(op, NODE).variant.name == "right_but_slow"
@@ -72,7 +72,9 @@ def test_right_but_slow_is_never_chosen_once_measured() -> None:
 
 
 @pytest.mark.full
-def test_one_that_hangs_while_it_compiles_is_reported(played: Callable[[dict[str, float]], Race]) -> None:
+def test_one_that_hangs_while_it_compiles_is_reported(
+    played: Callable[[dict[str, float]], Race], compiled_in_a_child: None
+) -> None:
     races = played({"passes=1": 50.0})
     tuned = nodes.tune_node(op_with(ways=(RIGHT, HANGS), passes=(1, SLOW)), NODE, beam=1, timeout_s=1.0)
     assert tuned is not None
@@ -81,7 +83,9 @@ def test_one_that_hangs_while_it_compiles_is_reported(played: Callable[[dict[str
     assert not [label for race in races for label in race if f"way={HANGS}" in label]
 
 
-def test_what_does_not_compile_crashes_or_is_wrong_never_runs_here(played: Callable[[dict[str, float]], Race]) -> None:
+def test_what_does_not_compile_crashes_or_is_wrong_never_runs_here(
+    played: Callable[[dict[str, float]], Race], compiled_in_a_child: None
+) -> None:
     races = played({})
     for way, reason in ((RAISES, "out of registers"), (EXITS, "crashed its process: exit status 7"), (WRONG, "error ")):
         tuned = nodes.tune_node(op_with(ways=(RIGHT, way)), NODE)
@@ -100,7 +104,7 @@ def test_refused_values_are_not_tried(played: Callable[[dict[str, float]], Race]
     assert tuned.n_tried == 1  # the reference against itself
 
 
-def test_equal_code_is_not_timed_twice(played: Callable[[dict[str, float]], Race]) -> None:
+def test_equal_code_is_not_timed_twice(played: Callable[[dict[str, float]], Race], compiled_in_a_child: None) -> None:
     races = played({"passes": 50.0})
     nodes.tune_node(op_with(ways=(RIGHT, TWIN), passes=(SLOW, SLOWER)), NODE)
     searched = [label for race in races[1:] for label in race]

@@ -68,7 +68,8 @@ def test_what_follows_a_failure_is_proved_by_another_process(cache: Path, monkey
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no bound on private memory there")
-def test_memory_is_bounded_while_a_claim_is_judged(cache: Path) -> None:
+def test_memory_is_bounded_while_a_claim_is_judged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "thread_count", lambda: 1)  # a child for both
     found = results("allocates_far_too_much", "right")
     assert found["right"].status == "proved"
     assert (found["allocates_far_too_much"].reason or "").startswith("MemoryError: Unable to allocate 7.00 GiB")

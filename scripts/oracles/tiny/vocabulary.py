@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 CHAT_TEMPLATE = (
@@ -28,8 +29,8 @@ def make_tokens(n: int = 0, more: Sequence[str] = ()) -> tuple[list[str], list[i
 
 def gguf_byte_alphabet() -> list[int]:
     """Code points that stand for bytes 0 to 255, as GPT-2 chose them."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return [b if b in printable else 256 + sum(1 for c in range(b) if c not in printable) for b in range(256)]
+    printable, others = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}, count(256)
+    return [b if b in printable else next(others) for b in range(256)]
 
 
 def write_tokenizer(folder: Path, pre: str, n: int = 0, more: Sequence[str] = ()) -> None:

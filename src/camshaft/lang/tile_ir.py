@@ -40,7 +40,7 @@ class TileMma(Statement):
 
     The matrices start at the elements `a_at` and `b_at`. In a word tile a and b are u32, and each word product is a dot
     product: of 4 bytes (a signed, b unsigned) for i32, or of 2 bf16 for f32. `passing`: the operands ("a", "b", "ab") that
-    need not stay in the first cache, a hint.
+    need not stay in the first cache, a hint. If a word tile has more columns than b, `depth` rows of b have the next ones.
     """
 
     tile: Tile
@@ -51,6 +51,16 @@ class TileMma(Statement):
     depth: int
     transposed: bool
     passing: str = ""
+
+    def b_columns(self) -> int:
+        """The columns of the tile that a row of b has."""
+        return min(self.tile.columns, self.b.shape[-1]) if self.tile.is_words else self.tile.columns
+
+    def b_size(self) -> tuple[int, int]:
+        """The rows and columns of b that are read."""
+        if self.transposed:
+            return self.tile.columns, self.depth
+        return self.depth * (self.tile.columns // self.b_columns()), self.b_columns()
 
 
 @dataclass(eq=False)
@@ -63,13 +73,15 @@ class TileScale(Statement):
 
 @dataclass(eq=False)
 class TileStore(Statement):
-    """array[.., i, j] = tile[i, j] for i < rows and j < columns (None: no limit)."""
+    """array[.., i, j] = tile[i, j] for i < rows and j < columns (None: no limit). `then`: what sets a word tile's accumulators
+    afterwards, piece by piece."""
 
     tile: Tile
     array: Array
     indices: tuple[Value, ...]
     rows: Value | None = None
     columns: Value | None = None
+    then: TileNew | None = None
 
 
 @dataclass(eq=False)

@@ -54,5 +54,6 @@ def operands(item: Value | Statement) -> tuple[Value, ...]:
     if isinstance(item, TileScale):
         return (item.factor,)
     if isinstance(item, (TileStore, AsyncCopy)):
-        return (*item.indices, *(v for v in (item.rows, item.columns) if v is not None))
+        then = () if isinstance(item, AsyncCopy) or item.then is None else item.then.indices
+        return (*item.indices, *(v for v in (item.rows, item.columns) if v is not None), *then)
     return ()

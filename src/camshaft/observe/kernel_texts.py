@@ -99,7 +99,9 @@ def _tile_new(t: _Lister, s: Any) -> str:
 
 
 def _tile_store(t: _Lister, s: Any) -> str:
-    return f"{t.at(s.array, s.indices)} = {t.name(s.tile, 'm')}{t.maybe('rows', s.rows)}{t.maybe('columns', s.columns)}"
+    ends = t.maybe("rows", s.rows) + t.maybe("columns", s.columns)
+    then = "" if s.then is None else f", then {t.statement(s.then)}"
+    return f"{t.at(s.array, s.indices)} = {t.name(s.tile, 'm')}{ends}{then}"
 
 
 def _mma(t: _Lister, s: Any) -> str:

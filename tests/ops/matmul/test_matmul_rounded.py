@@ -18,7 +18,7 @@ from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.lang.verifier.verify import MAX_SCRATCH_NBYTES
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes, blocked
 from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
@@ -36,7 +36,7 @@ WAYS = (
     ("blocked", PARTED),
     ("blocked", {}),
     ("bf16_dot", PARTED),
-    ("bf16_dot", PARTED | {"packed": blocked.PACKED_INSIDE}),
+    ("bf16_dot", PARTED | {"packed": block_sizes.PACKED_INSIDE}),
     ("bf16_dot", {}),
     ("skinny", {}),
 )
@@ -67,7 +67,7 @@ def test_the_bits_are_those_of_f32_sums_rounded(way, stored, shape) -> None:
     a, b = operands(*shape, dtype)
     arrays, attrs = [a, b.T.copy() if transposed else b], {"transpose_b": True} if transposed else {}
     if transposed and values:
-        values = {**values, "packed": blocked.PACKED}
+        values = {**values, "packed": block_sizes.PACKED}
     wide, short = both(arrays, dtypes.as_dtype(np.dtype(dtype)).name, attrs)
     device, variant = cpu_device("simd"), VARIANTS[name].with_values(values)
     absent = variant.supports(short, device)

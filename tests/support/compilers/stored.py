@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import camshaft
-from camshaft.backends.cpu.compile import host_target
+from camshaft.backends.cpu import device
+from camshaft.backends.cpu.compile import assembly, compile_module, host_target
+from camshaft.observe import kernel_texts
 from camshaft.store.store import store
 
 _STORE = store()  # of all tests, also in one that has a cache folder of its own
@@ -42,3 +47,23 @@ def stored(key: str, make: Callable[[], bytes]) -> bytes:
         data = make()
         objects.put(key, data)
     return data
+
+
+@contextmanager
+def llvm_stored() -> Iterator[None]:
+    """Inside the block LLVM compiles a kernel once for all tests, also for those that have a cache folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "compile_module", _object)
+        patch.setattr(kernel_texts, "assembly", _assembly)
+        yield
+
+
+def _object(text: str, *, vectorize: bool) -> bytes:
+    if store().root == _STORE.root:  # which keeps it
+        return compile_module(text, vectorize=vectorize)
+    return stored(key_of("llvm", str(vectorize), text), lambda: compile_module(text, vectorize=vectorize))
+
+
+def _assembly(text: str, *, vectorize: bool) -> str:
+    key = key_of("assembly", str(vectorize), text)
+    return stored(key, lambda: assembly(text, vectorize=vectorize).encode()).decode()

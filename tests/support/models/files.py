@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
+import pickle
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +19,8 @@ import pytest
 
 from camshaft import LanguageModel
 from camshaft.errors import CamshaftError
-from tests.support.fixtures import default_model, tiny_model
+from tests.support.compilers.stored import key_of, stored
+from tests.support.fixtures import default_model, packed_model, tiny_model
 
 
 def require_default_model() -> Path:
@@ -67,9 +71,17 @@ class _Contents:
 
 @functools.cache
 def _tiny_contents(name: str) -> _Contents:
-    """The package reads a tiny model in 60 ms, and a hundred tests change the same few."""
-    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is mapped
-        return _contents(tiny_model(name, Path(folder)))
+    """The package reads a tiny model in 60 ms, and a hundred tests change the same few: stored."""
+
+    def made() -> bytes:
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is mapped
+            return pickle.dumps(_contents(tiny_model(name, Path(folder))))
+
+    packed = hashlib.sha256(packed_model(name)).hexdigest()
+    found: _Contents = pickle.loads(
+        stored(key_of("contents", packed, version("gguf"), Path(__file__).read_text()), made)
+    )
+    return found
 
 
 def _contents(path: Path) -> _Contents:

@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 
 N_LAYERS = 12
+DRAWN = 10007  # values, repeated in each tensor
 # name: (row, row of ffn_down, heads, heads of the KV cache, whether the embedding makes the logits)
 SKETCHES = {
     "wide": (256, 512, 8, 8, False),
@@ -20,7 +21,8 @@ SKETCHES = {
 def sketch(name: str, folder: Path) -> Path:
     """The sketch `name`, written into the folder with weights in f32."""
     row, down, heads, kv_heads, tied = SKETCHES[name]
-    path, rng = folder / f"{name}.gguf", np.random.default_rng(len(name))
+    path = folder / f"{name}.gguf"
+    drawn = np.random.default_rng(len(name)).standard_normal(DRAWN, np.float32) * np.float32(0.1)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(N_LAYERS)
     writer.add_context_length(64)
@@ -38,7 +40,7 @@ def sketch(name: str, folder: Path) -> Path:
         parts |= {"attn_norm": (row,), "ffn_norm": (row,)}
         shapes |= {f"blk.{i}.{part}": shape for part, shape in parts.items()}
     for tensor, shape in shapes.items():
-        writer.add_tensor(f"{tensor}.weight", (rng.standard_normal(shape) * 0.1).astype(np.float32))
+        writer.add_tensor(f"{tensor}.weight", np.resize(drawn, shape))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

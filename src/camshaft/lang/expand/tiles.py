@@ -77,20 +77,27 @@ class _Expander(Copier):
     def new(self, item: tile_ir.TileNew) -> None:
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
-        if count <= MOST_REGISTERS:
-            self.accumulators[tile] = totals = [self.var(0, tile.dtype) for _ in range(count)]
-            for i, total in enumerate(totals if item.array is not None else ()):
-                row, column = self.place(tile, i)
-                self.guarded([self.in_tile(tile, row)], partial(self.take, item, total, row, column))
+        is_few, sums = count <= MOST_REGISTERS, self.accumulators
+        few = [self.var(0, tile.dtype) for _ in range(count if is_few else 0)]
+        sums[tile] = few if is_few else self.scratch(tile.dtype, tile.rows, tile.columns)
+        if item.array is not None or not is_few:
+            self.set_again(item, sums[tile])
+
+    def set_again(self, item: tile_ir.TileNew, sums: Accumulators) -> None:
+        """Set the accumulators to what the tile starts with."""
+        if isinstance(sums, list):
+            for i, total in enumerate(sums):
+                place = self.place(item.tile, i)
+                self.guarded([self.in_tile(item.tile, place[0])], partial(self.take, item, total, *place))
             return
-        self.accumulators[tile] = sums = self.scratch(tile.dtype, tile.rows, tile.columns)
-        for row in self.range(tile.rows):
-            for column in self.lanes(tile.columns):
-                sums[row, column] = self.const(0, tile.dtype) if item.array is None else self.start(item, row, column)
+        for row in self.range(item.tile.rows):
+            for column in self.lanes(item.tile.columns):
+                sums[row, column] = self.start(item, row, column)
 
     def start(self, item: tile_ir.TileNew, row: Number, column: Number) -> ir.Value:
         """Return the element that an accumulator starts with."""
-        assert item.array is not None
+        if item.array is None:
+            return self.const(0, item.tile.dtype)
         return self.gather(Array(item.array), *_shifted(item.indices, row, column))
 
     def take(self, item: tile_ir.TileNew, total: Variable, row: Number, column: Number) -> None:
@@ -177,9 +184,12 @@ class _Expander(Copier):
     def a_element(self, item: tile_ir.TileMma, row: Number, p: ir.Value) -> ir.Value:
         return self.gather(Array(item.a), *_shifted(item.a_at, row, p))
 
-    def b_element(self, item: tile_ir.TileMma, p: ir.Value, column: Number) -> ir.Value:
-        last = (column, p) if item.transposed else (p, column)
-        return self.gather(Array(item.b), *_shifted(item.b_at, *last))
+    def b_element(self, item: tile_ir.TileMma, p: Number, column: Number) -> ir.Value:
+        if item.transposed:
+            p, column = column, p
+        elif (width := item.b_columns()) < item.tile.columns:
+            p, column = p + column // width * item.depth, column % width
+        return self.gather(Array(item.b), *_shifted(item.b_at, p, column))
 
     def scale(self, item: tile_ir.TileScale) -> None:
         sums = self.accumulators[item.tile]
@@ -197,10 +207,12 @@ class _Expander(Copier):
             for i, total in enumerate(sums):
                 row, column = self.place(tile, i)
                 self.put_one(item, row, column, total.value, self.in_tile(tile, row))
-            return
-        for r in self.range(tile.rows):
-            for c in self.lanes(tile.columns):
-                self.put_one(item, r, c, sums[r, c], None)
+        else:
+            for r in self.range(tile.rows):
+                for c in self.lanes(tile.columns):
+                    self.put_one(item, r, c, sums[r, c], None)
+        if item.then is not None:
+            self.set_again(item.then, sums)
 
     def put_one(
         self, item: tile_ir.TileStore, row: Number, column: Number, value: ir.Value, inside: ir.Value | None

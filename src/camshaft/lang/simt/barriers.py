@@ -35,7 +35,8 @@ def accesses_of(item: ir.Value | ir.Statement, varying: frozenset[ir.Value]) -> 
     if isinstance(item, tile_ir.TileMma):
         return [Access(item.a, False, "lanes"), Access(item.b, False, "lanes")]
     if isinstance(item, tile_ir.TileStore):
-        return [Access(item.array, True, "lanes")]
+        then = [] if item.then is None else accesses_of(item.then, varying)
+        return [Access(item.array, True, "lanes"), *then]
     if isinstance(item, tile_ir.AsyncCopy):
         return [Access(item.source, False, "lanes"), Access(item.destination, True, "lanes")]
     body = getattr(item, "body", None)

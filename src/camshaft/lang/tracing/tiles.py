@@ -5,6 +5,9 @@ A target with matrix units or asynchronous copies lowers them itself; elsewhere 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeAlias
+
 from camshaft.dtypes import DType, f32, i32, i64, u32
 from camshaft.lang import ir, tile_ir
 from camshaft.lang.tracing.memory import AtomicMethods
@@ -14,6 +17,8 @@ from camshaft.lang.tracing.recorder import Array, Number
 TILE_SIDE = 16
 # The same for a tile of words: CPU units take smaller pieces, at least two words deep.
 WORD_SIDE, WORD_DEPTH = 4, 2
+# What a tile of words starts with: the elements of an array from an index per dimension on.
+Start: TypeAlias = tuple[Array, tuple[Number, ...]]
 
 
 class Tile:
@@ -77,8 +82,9 @@ class WordTile:
         """tile[i, j] += sum over p < k of the word product of a[a_at + (i, p)] and b[b_at + (p, j)].
 
         A word product is a dot product: for i32 of four s8 of a and four u8 of b, exact and wrapping; for f32 of two bf16 of
-        each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2. `passing`
-        hints which operands, "a", "b" or "ab", are not read again soon, so that the L1 cache keeps others.
+        each, in the target's order and rounding. a and b are matrices of u32 as in `Tile.mma`, k a multiple of 2. If b has
+        fewer columns than the tile, a multiple of 16, its next k rows have the next columns: 16 columns in one piece of memory
+        load faster. `passing` hints which operands, "a", "b" or "ab", are not read again soon, so that the L1 cache keeps others.
         """
         tracer = self._tracer
         for array in (a.ir, b.ir):
@@ -93,12 +99,21 @@ class WordTile:
 
     def store(self, out: Array, at: tuple[Number, ...]) -> None:
         """out[at + (i, j)] = tile[i, j] for the whole tile; out has the tile's dtype."""
+        self._tracer.append(self._stored(out, at))
+
+    def swap(self, out: Array, at: tuple[Number, ...], start: Start | None = None) -> None:
+        """`store`, then start again as `word_tile` does, each piece as soon as it is stored, so that the next products wait less.
+        The two places are the same or do not overlap."""
+        stored, then = self._stored(out, at), self._tracer.start_of(self.ir, start)
+        self._tracer.append(replace(stored, then=then))
+
+    def _stored(self, out: Array, at: tuple[Number, ...]) -> tile_ir.TileStore:
         tracer, array = self._tracer, out.ir
         if not array.writable or array.dtype != self.ir.dtype or len(array.shape) < 2:
             raise tracer.fail(
                 f"a tile of words stored to {array.name}, {array.dtype} {array.shape}: wanted a matrix of {self.ir.dtype}"
             )
-        tracer.append(tile_ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at)))
+        return tile_ir.TileStore(tracer.line(), self.ir, array, tracer.indices(array, at))
 
 
 class TileMethods(AtomicMethods):
@@ -117,9 +132,7 @@ class TileMethods(AtomicMethods):
         self.append(tile_ir.TileNew(tile.line, tile))
         return Tile(self, tile)
 
-    def word_tile(
-        self, rows: int, columns: int, dtype: DType, start: tuple[Array, tuple[Number, ...]] | None = None
-    ) -> WordTile:
+    def word_tile(self, rows: int, columns: int, dtype: DType, start: Start | None = None) -> WordTile:
         """Return a tile: i32 for words of bytes, f32 for words of bf16. rows and columns: multiples of 4.
 
         It starts as zeros, or with `start` (an array of its dtype and an index per dimension) as the elements there.
@@ -131,16 +144,19 @@ class TileMethods(AtomicMethods):
                 f"a tile of words, {rows} x {columns} of {dtype}: wanted multiples of {WORD_SIDE} of i32 or f32"
             )
         tile = tile_ir.Tile(rows, columns, self.block, self.line(), dtype, True)
-        if start is None:
-            self.append(tile_ir.TileNew(tile.line, tile))
-            return WordTile(self, tile)
-        array, at = start
-        if array.ir.dtype != dtype or len(array.ir.shape) < 2:
-            raise self.fail(
-                f"a tile of words started from {array.ir.name}, {array.ir.dtype} {array.ir.shape}: wanted a matrix of {dtype}"
-            )
-        self.append(tile_ir.TileNew(tile.line, tile, array.ir, self.indices(array.ir, at)))
+        self.append(self.start_of(tile, start))
         return WordTile(self, tile)
+
+    def start_of(self, tile: tile_ir.Tile, start: Start | None) -> tile_ir.TileNew:
+        """Return what sets a word tile to `start`, or to zeros."""
+        if start is None:
+            return tile_ir.TileNew(self.line(), tile)
+        array, at = start
+        if array.ir.dtype != tile.dtype or len(array.ir.shape) < 2:
+            raise self.fail(
+                f"a tile of words started from {array.ir.name}, {array.ir.dtype} {array.ir.shape}: wanted {tile.dtype}"
+            )
+        return tile_ir.TileNew(self.line(), tile, array.ir, self.indices(array.ir, at))
 
     def async_copy(
         self,

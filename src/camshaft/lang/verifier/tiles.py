@@ -9,6 +9,9 @@ from camshaft.dtypes import f32, i64
 from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.verifier.scope import Scope, wanted_index
 
+# Columns of a piece of an operand are a multiple of the columns that a matrix unit loads at once.
+PIECE = 16
+
 
 def tile_rule(scope: Scope, made: set[tile_ir.Tile], item: ir.Statement) -> None:
     """Raise VerifyError if a tile statement breaks a rule. `made`: the tiles declared in open blocks."""
@@ -35,8 +38,9 @@ def _new(scope: Scope, item: tile_ir.TileNew) -> None:
 
 def _mma(scope: Scope, item: tile_ir.TileMma) -> None:
     tile = item.tile
-    sizes = (tile.rows, item.depth), ((tile.columns, item.depth) if item.transposed else (item.depth, tile.columns))
-    for array, at, size in ((item.a, item.a_at, sizes[0]), (item.b, item.b_at, sizes[1])):
+    if (width := item.b_columns()) < tile.columns and (tile.columns % width or width % PIECE):
+        raise scope.fail(item.line, f"mma of {tile.columns} columns by {item.b.name}, which is {item.b.shape}")
+    for array, at, size in ((item.a, item.a_at, (tile.rows, item.depth)), (item.b, item.b_at, item.b_size())):
         wanted_index(scope, array, at, item.line)
         if array.dtype.name not in (("u32",) if tile.is_words else ("f16", "bf16", "f32")):
             raise scope.fail(item.line, f"mma of {array.name} of {array.dtype}")
@@ -61,6 +65,10 @@ def _store(scope: Scope, item: tile_ir.TileStore) -> None:
     if not item.array.writable or item.array.dtype.name not in dtypes:
         raise scope.fail(item.line, f"a tile stored to {item.array.name} of {item.array.dtype}")
     _limits(scope, item)
+    if item.then is not None:
+        if not item.tile.is_words or item.then.tile is not item.tile:
+            raise scope.fail(item.line, "a tile that is not of words, or another one, is set after a store")
+        _new(scope, item.then)
 
 
 def _copy(scope: Scope, item: tile_ir.AsyncCopy) -> None:

@@ -24,7 +24,8 @@ from camshaft.ops.matmul.blas import BLAS, NUMPY
 from camshaft.ops.matmul.blocks.bf16 import BF16_DOT, MATRIX_UNIT
 from camshaft.ops.matmul.blocks.bf16_panels import UNIT_PANELS
 from camshaft.ops.matmul.blocks.bf16_products import BF16_PRODUCTS
-from camshaft.ops.matmul.blocks.blocked import BLOCKED, least_part
+from camshaft.ops.matmul.blocks.block_sizes import least_part
+from camshaft.ops.matmul.blocks.blocked import BLOCKED
 from camshaft.ops.matmul.lanes import LANES
 from camshaft.ops.matmul.samples import error_samples, samples
 from camshaft.ops.matmul.shapes import DTYPES, OWN_DTYPES, as_matrices, sizes_of

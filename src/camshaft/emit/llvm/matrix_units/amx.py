@@ -72,7 +72,9 @@ def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int)
 
     @cache
     def right(j: int) -> str:
-        return _load(ctx, words, nbytes, words_after(ctx, b_start, j * nbytes // 4), b_stride, "b" in item.passing)
+        rows_below, column = divmod(j * nbytes // 4, item.b_columns())
+        start = words_after(ctx, b_start, rows_below * item.depth * b_stride + column)
+        return _load(ctx, words, nbytes, start, b_stride, "b" in item.passing)
 
     name = f"llvm.x86.{'tdpbsud' if tile.dtype == i32 else 'tdpbf16ps'}.internal"
     for i, j, slot in pieces(slots):
@@ -102,6 +104,7 @@ AMX = Unit(
     {"i32": frozenset({"amx-tile", "amx-int8"}), "f32": BF16_TILES},
     (16, 16, 16),
     8,
+    1,
     lambda down, across, shapes: down * across + (down + across) * shapes,
     "<256 x {}>",
     _zero,

@@ -16,6 +16,7 @@ def _step(ctx: Context, item: tile_ir.TileMma, slots: Slots, p: Rep, words: int)
     name = "llvm.aarch64.neon.usmmla.v4i32.v16i8" if tile.dtype == i32 else "llvm.aarch64.neon.bfmmla"
     a_start, b_start = start_of(ctx, item.a, item.a_at, p, 1), start_of(ctx, item.b, item.b_at, p, item.b.strides[-2])
     left = [_pair_of_rows(ctx, a_start, 2 * i, item.a.strides[-2], octets) for i in range(len(slots))]
+    # A row of b has all columns: a tile of more than 16 passes the registers.
     right = [
         q
         for j in range(0, len(slots[0]), 2)
@@ -72,6 +73,7 @@ NEON = Unit(
     {"i32": frozenset({"neon", "i8mm"}), "f32": frozenset({"neon", "bf16"})},
     (2, 2, 2),
     20,
+    2,
     lambda down, across, shapes: down * across,
     "<4 x {}>",
     lambda ctx, tile: "zeroinitializer",

@@ -10,7 +10,7 @@ from camshaft.emit.llvm.context import Context
 from camshaft.emit.llvm.control import counted_loop
 from camshaft.emit.llvm.matrix_units.amx import AMX
 from camshaft.emit.llvm.matrix_units.neon import NEON
-from camshaft.emit.llvm.matrix_units.unit import Unit, pieces
+from camshaft.emit.llvm.matrix_units.unit import Slots, Unit, pieces, words_after
 from camshaft.emit.llvm.memory import pointer
 from camshaft.emit.llvm.values import Rep, integer
 from camshaft.emit.target import CpuTarget
@@ -90,13 +90,21 @@ def new(ctx: Context, item: tile_ir.TileNew) -> None:
     unit = _unit(ctx, item.tile)
     (down, across), typ = unit.grid(item.tile), unit.typed(item.tile)
     ctx.tiles[item.tile] = slots = [[ctx.slot("tile", typ, ", align 64") for _ in range(across)] for _ in range(down)]
+    _set(ctx, unit, item, slots, _start(ctx, item))
+
+
+def _start(ctx: Context, item: tile_ir.TileNew | tile_ir.TileStore) -> str:
+    """The address of a tile's first element in memory; empty for a tile that starts as zeros."""
+    return "" if item.array is None else pointer(ctx, item.array, index.linear(ctx, item.array, item.indices).name)
+
+
+def _set(ctx: Context, unit: Unit, item: tile_ir.TileNew, slots: Slots, start: str) -> None:
     if item.array is not None:
-        start = pointer(ctx, item.array, index.linear(ctx, item.array, item.indices).name)
         unit.take(ctx, item, slots, start)
         return
     # A zero of its own for each: copies of one would go through memory.
     for _, _, slot in pieces(slots):
-        ctx.write(f"store {typ} {unit.zero(ctx, item.tile)}, ptr {slot}")
+        ctx.write(f"store {unit.typed(item.tile)} {unit.zero(ctx, item.tile)}, ptr {slot}")
 
 
 def mma(ctx: Context, item: tile_ir.TileMma) -> None:
@@ -111,8 +119,24 @@ def mma(ctx: Context, item: tile_ir.TileMma) -> None:
 
 
 def store(ctx: Context, item: tile_ir.TileStore) -> None:
-    base = index.linear(ctx, item.array, item.indices)
-    _unit(ctx, item.tile).put(ctx, item, ctx.tiles[item.tile], pointer(ctx, item.array, base.name))
+    unit, slots, start, then = _unit(ctx, item.tile), ctx.tiles[item.tile], _start(ctx, item), item.then
+    if then is None:
+        unit.put(ctx, item, slots, start)
+        return
+    other = _start(ctx, then)
+    for i, line in enumerate(slots):
+        for j in range(0, len(line), unit.together):
+            few = [line[j : j + unit.together]]
+            unit.put(ctx, item, few, _piece_of(ctx, unit, item, start, i, j))
+            _set(ctx, unit, then, few, _piece_of(ctx, unit, then, other, i, j))
+
+
+def _piece_of(ctx: Context, unit: Unit, item: tile_ir.TileNew | tile_ir.TileStore, start: str, i: int, j: int) -> str:
+    """The address of piece i, j of a tile that starts there."""
+    if item.array is None:
+        return start
+    rows, columns, _ = unit.piece
+    return words_after(ctx, start, i * rows * item.array.strides[-2] + j * columns)
 
 
 def _unit(ctx: Context, tile: tile_ir.Tile) -> Unit:

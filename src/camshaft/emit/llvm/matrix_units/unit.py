@@ -19,13 +19,15 @@ Slots = list[list[str]]
 class Unit:
     """A matrix unit: the features it needs by a tile's dtype, its piece (rows, columns, words), and `typ`, the type of its sums.
 
-    `needed(down, across, shapes)`: the registers for a number of pieces and operand shapes. `zero`: a piece of zeros. `step`:
-    multiply all pieces, `words` deep, from word p on. `take`: load the tile's rows from a pointer; `put`: store them there.
+    `together`: pieces side by side that are loaded and stored at once. `needed(down, across, shapes)`: the registers for a number
+    of pieces and operand shapes. `zero`: a piece of zeros. `step`: multiply all pieces, `words` deep, from word p on. `take`:
+    load the tile's rows from a pointer; `put`: store them there.
     """
 
     features: dict[str, frozenset[str]]
     piece: tuple[int, int, int]
     registers: int
+    together: int
     needed: Callable[[int, int, int], int]
     typ: str
     zero: Callable[[Context, tile_ir.Tile], str]

@@ -14,7 +14,7 @@ from typing import Any
 from camshaft.dtypes import bf16, f32, i64, u16, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes, blocked
 from camshaft.ops.matmul.blocks.panels import PACK_DEPTH, pack_launch
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices, Sizes, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -47,13 +47,15 @@ def _supports_dot(node: ops.NodeSpec, target: ops.Target) -> str | None:
 def _defaults_dot(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice, as in blocked.py."""
     s = sizes_of(node).in_words
-    values, rows = blocked.values_of(s, target), bound(s.rows)
+    values, rows = block_sizes.values_of(s, target), bound(s.rows)
     if not s.transposed and rows in PACK_INSIDE_ROWS and s.columns >= PACK_INSIDE_COLUMNS:
-        block = next(n for n in blocked.BLOCKS if n >= rows + values["rows"])
-        group = max((n for n in blocked.GROUPS if n * blocked.PROGRAMS <= s.columns), default=blocked.GROUPS[0])
-        return {**values, "packed": blocked.PACKED_INSIDE, "block": block, "group": group}
+        block = next(n for n in block_sizes.BLOCKS if n >= rows + values["rows"])
+        group = max(
+            (n for n in block_sizes.GROUPS if n * block_sizes.PROGRAMS <= s.columns), default=block_sizes.GROUPS[0]
+        )
+        return {**values, "packed": block_sizes.PACKED_INSIDE, "block": block, "group": group}
     packed = s.transposed or (rows >= PACKED_ROWS and PAIR * prod(s.b_shape) >= PACKED_SIZE)
-    return {**values, "packed": blocked.PACKED if packed else blocked.IN_PLACE}
+    return {**values, "packed": block_sizes.PACKED if packed else block_sizes.IN_PLACE}
 
 
 def _refusal_dot(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -67,7 +69,7 @@ def _build_dot(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     return blocked.build_of(s, values, *in_words_of(s), u32, result_of(node))
 
 
-_FIXED = {"copied": (0,), "packed": (blocked.IN_PLACE, blocked.PACKED, blocked.PACKED_INSIDE)}
+_FIXED = {"copied": (0,), "packed": (block_sizes.IN_PLACE, block_sizes.PACKED, block_sizes.PACKED_INSIDE)}
 _TUNABLES = ops.Tunables(
     {name: found for name, found in blocked.TUNABLES.values.items() if name not in _FIXED} | _FIXED,
     _defaults_dot,
@@ -80,7 +82,7 @@ def _cost_dot(node: ops.NodeSpec, target: ops.Target) -> float:
     """Measured on Zen 4: 6 multiply-adds per lane and nanosecond, packing b 0.15 ns per element (0.3 if b is [n, k])."""
     s, values = sizes_of(node), _defaults_dot(node, target)
     width = values["vectors"] * WIDTH
-    packing = (0.3 if s.transposed else 0.15) * prod(s.b_shape) * (values["packed"] == blocked.PACKED)
+    packing = (0.3 if s.transposed else 0.15) * prod(s.b_shape) * (values["packed"] == block_sizes.PACKED)
     return max(s.in_panels(width) / (6 * target.lanes), sum(spec.nbytes for spec in node.inputs) / 20) + packing + 100.0
 
 

@@ -8,25 +8,29 @@ cache, loaded with the hint that they are not read again soon: 512 x 512 x 512 t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from camshaft.dtypes import f32, i64, u32
+from camshaft.dtypes import DType, f32, i64, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.panels import paired_rows
-from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, panel_words
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Matrices
 
 LINES = SIDE * SIDE // WIDTH  # of a tile of the result
 CACHED_NBYTES = 1 << 20  # half of the L2 cache
 
 
+def slots_of(result: DType) -> int:
+    """Returns the tiles of sums that a program keeps for a result of this dtype."""
+    return 1 if result == f32 else 2
+
+
 @dataclass(frozen=True)
 class Product:
     """A program's product: `rows` rows from `start` on, below `limit`, of matrix `index`, and the columns from panel `first` on.
 
-    The depth is in parts, for which `words` [panels, steps, 16, 32] holds b; `sums` is a tile."""
+    The depth is in parts, for which `words` (`panel_words`) holds b; `sums` is a tile, or two of a rounded result."""
 
     k: Tracer
     m: Matrices
@@ -63,10 +67,31 @@ class Product:
         """Computes the product, a part of the depth at a time. The last rows' tile starts earlier, so that it is full."""
         k = self.k
         for begin, depth in self.parts():
-            for i in k.range((k.minimum(self.limit - self.start, self.rows) + (SIDE - 1)) // SIDE):
-                row = self.start + i * SIDE
+            strips = (k.minimum(self.limit - self.start, self.rows) + (SIDE - 1)) // SIDE
+            for i in k.range(strips):
                 for p in k.range(self.width):
-                    Tile(self, row, k.minimum(row, self.m.rows - SIDE), p).add(begin, depth)
+                    self._tile(i, p).add(begin, depth, self._before(i, p) if self.is_rounded else None)
+            if self.is_rounded:
+                last = self._before(strips, k.const(0, i64))
+                for v in k.range(LINES):
+                    last.round(v)
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the result is not f32: then a tile's sums are rounded from scratch while the next tile is computed."""
+        return self.out.dtype != f32
+
+    def _tile(self, i: Value, p: Value) -> Tile:
+        """Returns the tile of panel p in the rows from 32 i on."""
+        row = self.start + i * SIDE
+        slot = (i * self.width + p) % self.sums.shape[0]
+        return Tile(self, row, self.k.minimum(row, self.m.rows - SIDE), p, slot)
+
+    def _before(self, i: Value, p: Value) -> Tile:
+        """Returns the tile before that of panel p; before the first one a tile without rows."""
+        k = self.k
+        before = self._tile(k.select(p > 0, i, k.maximum(i - 1, 0)), k.select(p > 0, p - 1, self.width - 1))
+        return replace(before, row=k.select(i + p > 0, before.row, self.limit))
 
     def parts(self) -> Iterator[tuple[Value, Value | int]]:
         """For each part of the depth: its first step, and its steps, whose words then lie in the panels."""
@@ -92,27 +117,31 @@ class Product:
                         if self.m.columns % SIDE:
                             count = k.maximum(self.m.columns - column, 0)
                             column = k.minimum(column, self.m.columns - 1)
-                        k.store_vector(self.words, paired_rows(k, self.b, row, column, count), p, step, w, half)
+                        pairs = paired_rows(k, self.b, row, column, count)
+                        k.store_vector(self.words, pairs, p, step, half // WIDTH * WORDS + w, 0)
 
     def _turn(self, begin: Value, depth: Value | int) -> None:
         """Fills the panels from the words of 32 rows of b [n, k]: all rows at one word, whose lines serve 16 words."""
         k, matrix = self.k, self.m.b(self.index) * self.m.columns
         for p in k.range(self.width):
             for step in k.range(depth):
-                for c in k.lanes(SIDE):
-                    row = k.minimum((self.first + p) * SIDE + c, self.m.columns - 1) + matrix
-                    for w in range(WORDS):
-                        self.words[p, step, w, c] = k.gather(self.b, row, (begin + step) * WORDS + w)
+                for half in range(SIDE // WIDTH):
+                    for c in k.lanes(WIDTH):
+                        row = k.minimum((self.first + p) * SIDE + half * WIDTH + c, self.m.columns - 1) + matrix
+                        for w in range(WORDS):
+                            self.words[p, step, half * WORDS + w, c] = k.gather(self.b, row, (begin + step) * WORDS + w)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """32 rows of a product's result from `origin` on, of which those from `row` on count, and the columns of panel `p`."""
+    """32 rows of a product's result from `origin` on, of which those from `row` on count, and the columns of panel `p`. Its sums
+    may lie in `slot` of the product's."""
 
     product: Product
     row: Value
     origin: Value
     p: Value
+    slot: Value
 
     @property
     def to(self) -> tuple[Value, Value]:
@@ -120,17 +149,20 @@ class Tile:
         product = self.product
         return product.index * product.m.rows + self.origin, (product.first + self.p) * SIDE
 
-    def add(self, begin: Value, depth: Value | int) -> None:
-        """Adds the product of a part of the depth."""
+    def add(self, begin: Value, depth: Value | int, before: Tile | None) -> None:
+        """Adds the product of a part of the depth, and rounds the tile `before`."""
         x, is_split = self.product, self.product.part < self.product.steps
         if is_split:
             self._take(begin)
-        total = x.k.word_tile(SIDE, SIDE, f32, (x.sums, (0, 0)) if is_split else None)
+        total = x.k.word_tile(SIDE, SIDE, f32, (x.sums, (0, 0, 0)) if is_split else None)
         a_row = x.m.a(x.index) * x.m.rows + self.origin
         for step in x.k.range(depth):
             at = (begin + step) * WORDS
             if not x.is_cached:
                 self._prefetch(a_row, at, step)
+            if before is not None:
+                for q in range(each := -(-LINES // x.part)):
+                    before.round(x.k.minimum(step * each + q, LINES - 1))
             total.mma(x.a, (a_row, at), x.words, (self.p, step, 0, 0), k=WORDS, passing="b")
         self._put(total)
 
@@ -150,32 +182,45 @@ class Tile:
         k.barrier()
         for i, half, place, count in self._vectors():
             values = k.load_vector(x.out, *place, width=WIDTH, count=k.select(begin > 0, count, 0))
-            k.store_vector(x.sums, values, i, half)
+            k.store_vector(x.sums, values, 0, i, half)
         k.barrier()
 
     def _put(self, total: Any) -> None:
-        """Stores the tile: a whole one of f32 at once, others by way of scratch."""
-        x, k, is_f32 = self.product, self.product.k, self.product.out.dtype == f32
+        """Stores the tile: a whole one of f32 at once, others by way of scratch, where those of a rounded result wait."""
+        x, k = self.product, self.product.k
+        if x.is_rounded:
+            total.store(x.sums, (self.slot, 0, 0))
+            k.barrier()
+            return
         has_all_rows = (self.row == self.origin) & (self.row + SIDE <= x.limit)
         is_whole = has_all_rows & (self.to[1] + SIDE <= x.m.columns)
-        if is_f32:
-            with k.when(is_whole):
-                total.store(x.out, self.to)
-        with k.when(k.select(is_whole, 0, 1) > 0) if is_f32 else nullcontext():
-            total.store(x.sums, (0, 0))
+        with k.when(is_whole):
+            total.store(x.out, self.to)
+        with k.when(k.select(is_whole, 0, 1) > 0):
+            total.store(x.sums, (0, 0, 0))
             k.barrier()
             for i, half, place, count in self._vectors():
-                k.store_vector(x.out, k.load_vector(x.sums, i, half, width=WIDTH), *place, count=count)
+                k.store_vector(x.out, k.load_vector(x.sums, 0, i, half, width=WIDTH), *place, count=count)
             k.barrier()
+
+    def round(self, v: Value) -> None:
+        """Stores vector v of the sums in the tile's slot to the result."""
+        x, k, i, half = self.product, self.product.k, v // 2, v % 2 * WIDTH
+        place, count = self._place(i, half)
+        k.store_vector(x.out, k.load_vector(x.sums, self.slot, i, half, width=WIDTH), *place, count=count)
 
     def _vectors(self) -> Iterator[tuple[Value, int, tuple[Value, Value], Value]]:
         """For each vector: its row and column in the tile, its place in the result, and its elements that count."""
-        x, k, (first, column) = self.product, self.product.k, self.to
-        for i in k.range(SIDE):
-            counts = (self.origin + i >= self.row) & (self.origin + i < x.limit)
+        for i in self.product.k.range(SIDE):
             for half in (0, WIDTH):
-                place = first + i, k.minimum(column + half, x.m.columns - 1)
-                yield i, half, place, k.select(counts, k.maximum(x.m.columns - (column + half), 0), 0)
+                yield i, half, *self._place(i, half)
+
+    def _place(self, i: Value, half: Value | int) -> tuple[tuple[Value, Value], Value]:
+        """A vector's place in the result, and its elements that count."""
+        x, k, (first, column) = self.product, self.product.k, self.to
+        counts = (self.origin + i >= self.row) & (self.origin + i < x.limit)
+        place = first + i, k.minimum(column + half, x.m.columns - 1)
+        return place, k.select(counts, k.maximum(x.m.columns - (column + half), 0), 0)
 
 
 @kernel
@@ -185,6 +230,6 @@ def multiply_panels(
     # out[i, j] = sum over words d of a[i, d] b[d, j]; b [k, n] in 16-bit elements, whose rows are paired here, or [n, k] in words
     m = Matrices(**sizes)
     limit = extent[0] if extent else k.const(m.rows, i64)
-    words, sums = k.scratch(u32, panels, part, WORDS, SIDE), k.scratch(f32, SIDE, SIDE)
+    words, sums = panel_words(k, panels, part), k.scratch(f32, slots_of(out.dtype), SIDE, SIDE)
     index, start, first = k.program(0), k.program(1) * tokens, k.program(2) * panels
     Product(k, m, a, b, out, index, start, limit, first, tokens, part, panels, words, sums).run()

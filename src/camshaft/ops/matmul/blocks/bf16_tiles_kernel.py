@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from camshaft.dtypes import f32, i64, u32
+from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.bf16_panels_kernel import Product
-from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, panel_words
 from camshaft.ops.matmul.shapes import WIDTH, Matrices
 
 # Steps that are packed at once: with one, 2048 x 2048 take 1.07 ms, with four 0.48 (Emerald Rapids).
 PACKED_AT_ONCE = 4
-LINES = SIDE * SIDE // WIDTH  # of a tile of sums
+LINE_NBYTES = 64
 
 
 @kernel
@@ -65,26 +65,37 @@ class Strip:
         """Adds the product of a part of the depth to the result."""
         k, blocks = self.product.k, -(-self.product.part // self.block)
         for u in k.range(1):
-            self._multiply(u, True, blocks == 1)
+            self._multiply(u, None, blocks == 1)
+        if blocks == 1:
+            return
+        total = k.word_tile(SIDE, SIDE, f32, (self.product.sums, (0, 0, 0)))
         for u in k.range(1, blocks - 1) if blocks > 2 else ():
-            self._multiply(u, False, False)
-        for u in k.range(blocks - 1, blocks) if blocks > 1 else ():
-            self._multiply(u, False, True)
+            self._multiply(u, total, False)
+        for u in k.range(blocks - 1, blocks):
+            self._multiply(u, total, True)
 
-    def _multiply(self, u: Value, is_first: bool, is_last: bool) -> None:
-        """Multiplies block u of the depth by all panels. Sums lie in scratch from the first block to the last."""
+    def _multiply(self, u: Value, kept: Any, is_last: bool) -> None:
+        """Multiplies block u of the depth by all panels. Sums lie in scratch from the first block to the last; `kept`: None in
+        the first block, then a tile with those of panel 0."""
         x, k, first = self.product, self.product.k, u * self.block
         length = k.maximum(k.minimum(self.depth - first, self.block), 0)
         for p in k.range(x.width):
-            if is_first and self.is_split:
+            following = k.select(p + 1 < x.width, p + 1, 0)
+            if kept is None and self.is_split:
                 self._take(p)
-            total = k.word_tile(SIDE, SIDE, f32, (x.sums, (p, 0, 0)) if self.is_split or not is_first else None)
+            total = kept or k.word_tile(SIDE, SIDE, f32, (x.sums, (p, 0, 0)) if self.is_split else None)
             for step in k.range(length):
                 self._prefetch_rows((first * x.panels + p * length + step) * -(-SIDE // x.panels))
-                self._prefetch_sums(k.select(p + 1 < x.width, p + 1, 0), step, is_first and self.is_split)
+                if kept is None and self.is_split:
+                    self._prefetch(self.partial, following, step)
+                if is_last and not self.is_split and not self.streamed:
+                    self._prefetch(x.out, p, step)
                 at = first + step
                 total.mma(x.a, (self.number, self.begin + at, 0, 0), x.words, (p, at, 0, 0), k=WORDS, passing="b")
-            total.store(x.sums, (p, 0, 0))
+            if kept is None:
+                total.store(x.sums, (p, 0, 0))
+            else:
+                total.swap(x.sums, (p, 0, 0), (x.sums, (following, 0, 0)))
             if is_last:
                 k.barrier()
                 self._put(p)
@@ -110,17 +121,13 @@ class Strip:
             step = self.begin + k.minimum((first + i) // SIDE, self.depth - 1)
             k.prefetch(x.a, following, step, (first + i) % SIDE, 0, near=False)
 
-    def _prefetch_sums(self, p: Value, step: Value, are_taken: bool) -> None:
-        """Prefetches some lines of panel p's sums, which are taken from the result or lie in scratch."""
-        x, k = self.product, self.product.k
-        for i in range(each := -(-LINES // self.block)):
-            line = k.minimum(step * each + i, LINES - 1)
-            row, half = line // 2, line % 2 * WIDTH
-            if are_taken:
-                row, column = self._to(p, row, half)
-                k.prefetch(self.partial, row, column)
-            else:
-                k.prefetch(x.sums, p, row, half)
+    def _prefetch(self, out: Array, p: Value, step: Value) -> None:
+        """Prefetches some lines of panel p's tile in the result or in what has its shape, so that the steps of a block do all."""
+        k, in_row = self.product.k, SIDE * out.dtype.nbytes // LINE_NBYTES
+        for i in range(each := -(-SIDE * in_row // self.block)):
+            line = k.minimum(step * each + i, SIDE * in_row - 1)
+            column = line % in_row * (SIDE // in_row)
+            k.prefetch(out, *self._to(p, line // in_row, column), near=self.is_split)
 
     def _take(self, p: Value) -> None:
         """Sets a panel's sums to what the parts before have left in the result."""
@@ -193,7 +200,7 @@ def _multiply(
 ) -> None:
     m = Matrices(**sizes)
     limit = extent[0] if extent else k.const(m.rows, i64)
-    words, sums = k.scratch(u32, panels, part, WORDS, SIDE), k.scratch(f32, panels, SIDE, SIDE)
+    words, sums = panel_words(k, panels, part), k.scratch(f32, panels, SIDE, SIDE)
     index, start, first = k.program(0), k.program(1) * tokens, k.program(2) * panels
     product = Product(k, m, a, b, out, index, start, limit, first, tokens, part, panels, words, sums)
     for begin, depth in product.parts():

@@ -20,7 +20,7 @@ from camshaft.dtypes import f16, f32, u32, u64
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.matmul import matmul
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes, blocked
 from camshaft.ops.matmul.int16.kernels import BLOCK, WORDS, multiply_rounded, round_rows, turn_rounded
 from camshaft.ops.matmul.shapes import PAIR, WIDTH, Sizes, sizes_of
 from camshaft.ops.parameters import Attribute, Parameters
@@ -51,7 +51,7 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
 def _defaults(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the cost model's choice, as in blocked.py, with another tile."""
     s = sizes_of(node).in_words
-    values = blocked.values_of(s, target)
+    values = block_sizes.values_of(s, target)
     sizes = {name: values[name] for name in ("part", "block", "group")}
     return {"rows": min(ROWS, bound(s.rows)), "vectors": VECTORS, **sizes}
 

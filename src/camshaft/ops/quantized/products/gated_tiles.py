@@ -8,10 +8,10 @@ from functools import partial
 from math import e, log2
 from typing import Any, TypeAlias
 
-from camshaft.dtypes import f32, i64, u32
+from camshaft.dtypes import f32, i64
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.kernels.bits import coarse_power
-from camshaft.ops.matmul.blocks.unit_panels import SIDE, WORDS, Panel, tiles_of, times_filled
+from camshaft.ops.matmul.blocks.unit_panels import SIDE, Panel, panel_words, tiles_of, times_filled
 from camshaft.ops.matmul.shapes import WIDTH
 from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, store_block
@@ -95,7 +95,7 @@ def gated_unpacked_tiles(
     gate, up = arrays[:3], arrays[3:6]
     outs, active = outs_of(arrays[6:], sums)
     b, first, limit = k.program(0), k.program(1) * tokens, active[0] if active else k.const(bound, i64)
-    words, made = k.scratch(u32, 2, blocks, WORDS, SIDE), k.scratch(f32, 2, 2 * SIDE, SIDE)
+    words, made = panel_words(k, 2, blocks), k.scratch(f32, 2, 2 * SIDE, SIDE)
     panels = [Panel(k, words, (k.const(i, i64),), k.const(0, i64), k.const(blocks, i64)) for i in (0, 1)]
     weights = [packed(k, codes, scales, extra, block) for codes, scales, extra in (gate, up)]
     count, whole = tiles_of(k.minimum(limit - first, tokens))

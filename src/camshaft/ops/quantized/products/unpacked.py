@@ -8,7 +8,7 @@ from math import prod
 from camshaft.dtypes import f32
 from camshaft.lang import Constant
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes, blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.weights import weight_operands
@@ -50,7 +50,7 @@ def values_of(node: ops.NodeSpec, target: ops.Target, turns: bool) -> ops.Values
         "block": -(-bound(s.rows) // blocks),
         "group": min(group, panels) * vectors * WIDTH,
         "copied": int(copied),
-        "packed": blocked.IN_PLACE,
+        "packed": block_sizes.IN_PLACE,
     }
 
 

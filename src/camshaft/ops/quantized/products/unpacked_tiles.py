@@ -64,7 +64,7 @@ def unpack(k: Tracer, weights: Packed, panel: Panel, number: Value) -> None:
             numbers = list(_numbers(weights, load, panel.begin + b))
             for w in range(WORDS):
                 word = cut_pair(k, numbers[2 * w], numbers[2 * w + 1])
-                k.store_vector(panel.words, word, *panel.at, panel.first + b, w, half * ROWS)
+                k.store_vector(panel.words, word, *panel.at, panel.first + b, half * WORDS + w, 0)
 
 
 def _numbers(weights: Packed, load: Load, b: Value) -> Iterator[Value]:
@@ -102,9 +102,11 @@ def turn(k: Tracer, weights: Packed, columns: Array, panel: Panel, number: Value
 
             for c, numbers in enumerate(unpacked_block(weights, load, number)):
                 k.store_vector(columns, row_pairs(k, numbers), c, half * (WORDS // 2), count=WORDS // 2)
-        for row in k.lanes(SIDE):
-            for w in range(WORDS):
-                panel.words[(*panel.at, panel.first + step, w, row)] = k.gather(columns, row, w)
+        for half in range(SIDE // ROWS):
+            for row in k.lanes(ROWS):
+                for w in range(WORDS):
+                    word = k.gather(columns, half * ROWS + row, w)
+                    panel.words[(*panel.at, panel.first + step, half * WORDS + w, row)] = word
 
 
 def row_pairs(k: Tracer, numbers: Value) -> Value:

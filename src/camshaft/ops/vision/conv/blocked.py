@@ -9,7 +9,7 @@ from camshaft.dtypes import f64
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes, blocked
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.movement.transpose import strided
 from camshaft.ops.spec import TensorSpec, bound
@@ -35,11 +35,11 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Builds the launch of the product, and those of copies that its windows need."""
     c = conv_of(node.inputs, node.attrs)
     s, m, dtype = _product(c), c.windows, node.outputs[0].parts[0].dtype
-    values = {**blocked.values_of(s, target), "packed": blocked.PACKED_INSIDE, "part": PART}
+    values = {**block_sizes.values_of(s, target), "packed": block_sizes.PACKED_INSIDE, "part": PART}
     a = ops.read(1, shape=(c.groups * c.per_group, c.depth))
     of_one = prod(m.kernel) == 1 and not m.is_padded
     if of_one and _reads_in_place(s, target):
-        values["packed"] = blocked.IN_PLACE
+        values["packed"] = block_sizes.IN_PLACE
     else:
         values |= _shares(s, values)
     if of_one:
@@ -103,7 +103,7 @@ def _shares(s: Sizes, values: ops.Values) -> dict[str, int]:
     too few programs."""
     width, rows = values["vectors"] * WIDTH, bound(s.rows)
     programs = -(-s.columns // width) * s.matrices
-    parts = max(min(-(-blocked.UNEVEN // programs), rows // (4 * values["rows"])), 1)
+    parts = max(min(-(-block_sizes.UNEVEN // programs), rows // (4 * values["rows"])), 1)
     return {"block": -(-rows // parts // values["rows"]) * values["rows"] + values["rows"], "group": width}
 
 
@@ -117,12 +117,12 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     windows of several: their vectors are pieces under masks (Zen 3)."""
     c = conv_of(node.inputs, node.attrs)
     s = _product(c)
-    vectors = blocked.tile_of(s, target)[1]
+    vectors = block_sizes.tile_of(s, target)[1]
     together = 1 if target.lanes < WIDTH and prod(c.windows.kernel) > 1 else target.lanes
     packing = s.b_matrices * c.depth * s.columns * 1.5 / together
     copies = c.windows.is_padded + (c.windows.stride[1] > 1)
     return (
-        s.in_panels(vectors * 16) * blocked.measured_on(target).tile_cost[vectors] / (3.4 * target.lanes)
+        s.in_panels(vectors * 16) * block_sizes.measured_on(target).tile_cost[vectors] / (3.4 * target.lanes)
         + packing
         + COPY_NS * copies * prod(node.inputs[0].bounds)
         + 500.0

@@ -12,7 +12,7 @@ from math import prod
 
 from camshaft.dtypes import f32
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes
 from camshaft.ops.matmul.shapes import WIDTH, Sizes
 from camshaft.ops.spec import TensorSpec
 from camshaft.ops.vision.conv.winograd_kernels import (
@@ -36,7 +36,7 @@ def shape_of(c: Conv, target: ops.Target) -> Shape:
     """The sizes of a convolution for the kernels."""
     m = c.windows
     pitch, bands = m.padded[1], -(-m.places[0] // MADE)
-    tile, vectors = blocked.tile_of(_bands(c), target)
+    tile, vectors = block_sizes.tile_of(_bands(c), target)
     n_tiles = -(-c.per_group // tile)
     tile = -(-c.per_group // n_tiles)
     return Shape(
@@ -111,9 +111,12 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     """As for the product of a matmul, and per vector 2 ns for each transformed element of weights and image."""
     c = conv_of(node.inputs, node.attrs)
-    s, vectors = _bands(c), blocked.tile_of(_bands(c), target)[1]
+    s, vectors = _bands(c), block_sizes.tile_of(_bands(c), target)[1]
     computing = (
-        POINTS * s.in_panels(vectors * WIDTH) * blocked.measured_on(target).tile_cost[vectors] / (3.2 * target.lanes)
+        POINTS
+        * s.in_panels(vectors * WIDTH)
+        * block_sizes.measured_on(target).tile_cost[vectors]
+        / (3.2 * target.lanes)
     )
     transformed = POINTS * c.channels * c.groups * (c.per_group * c.windows.kernel[1] + c.images * s.columns)
     return computing + transformed * 2.0 / target.lanes + 1000.0
