@@ -7,8 +7,8 @@ import pytest
 
 from camshaft import ops
 from camshaft.backends.null.device import NullDevice, make
-from camshaft.dtypes import DTYPES, f16, f32
-from camshaft.emit.nvptx.module import emit, simt_form
+from camshaft.dtypes import DTYPES, bf16, f16, f32
+from camshaft.emit.nvptx.module import MOST_SHARED_NBYTES, emit, shared_nbytes, simt_form
 from camshaft.emit.target import GPU_TARGETS
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.matmul.tile import LEAST_NBYTES
@@ -94,6 +94,17 @@ def test_few_rows_or_columns_have_no_tiles_of_many() -> None:
     assert tile_of(50000, 16) == [64, 16]
     assert tile_of(50000, 64) == [128, 64]
     assert tile_of(65, 50000) == [128, 128]
+
+
+@pytest.mark.parametrize("dtype", [bf16, f32])
+def test_tiles_and_collectives_fit_the_memory_of_a_workgroup(dtype) -> None:
+    """CUDA's device refuses a kernel beyond it."""
+    for m, n in ((4096, 4096), (4096, 64), (64, 50000), (9, 40)):
+        given, device = node(m, 1100, n, dtype), SimulatedDevice(128)
+        build = TILE.build(given, device)
+        for launch in build.launches:
+            traced = signature(launch, given, build).request(launch).trace()
+            assert shared_nbytes(simt_form(traced, launch.lanes or 128)) <= MOST_SHARED_NBYTES
 
 
 def text_on(target: NullDevice, node: NodeSpec) -> str:

@@ -172,8 +172,7 @@ def _over(kernel: SimtKernel) -> str | None:
     """Returns which limit common to all GPUs the kernel exceeds, or None."""
     if kernel.lanes > MOST_LANES:
         return f"a workgroup of {kernel.lanes} threads; wanted at most {MOST_LANES}"
-    # collectives exchange up to 8 bytes per thread
-    nbytes = shared_nbytes(kernel) + 8 * kernel.lanes
+    nbytes = shared_nbytes(kernel)
     if nbytes > MOST_SHARED_NBYTES:
         return f"{nbytes} bytes of workgroup memory; wanted at most {MOST_SHARED_NBYTES}"
     return None

@@ -7,7 +7,7 @@ threads get the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from camshaft.dtypes import DType
 from camshaft.emit.llvm.lanes import combine
@@ -140,3 +140,12 @@ def _halves_shuffled(ctx: SimtContext, name: str, dtype: DType, source: str) -> 
 def _lane_in_warp(ctx: SimtContext, index: str) -> str:
     """An i64 lane index as the i32 that a shuffle takes."""
     return ctx.line(f"trunc i64 {index} to i32")
+
+
+# The rules of collectives by the op of the value.
+OPS: dict[str, Callable[[SimtContext, ir.Value], Rep]] = {
+    "reduce": reduce,
+    "broadcast": broadcast,
+    "shuffle": shuffle,
+    "scan": scan,
+}

@@ -19,7 +19,7 @@ from camshaft.emit.nvptx import collectives, copies, tiles
 from camshaft.emit.nvptx.simt import ARRAY_ALIGNMENT, NVVM, WARP, Machine, SimtContext
 from camshaft.emit.nvptx.swizzle import swizzled_arrays
 from camshaft.emit.target import CpuTarget, GpuTarget
-from camshaft.lang import ir, tile_ir
+from camshaft.lang import ir, tile_ir, traversal
 from camshaft.lang.expand.functions import expand_functions
 from camshaft.lang.simt.form import SimtKernel, to_simt
 
@@ -39,10 +39,7 @@ SIMT_RULES: Rules[SimtContext] = Rules(
     {
         **cpu.COMMON_VALUES,
         "lane": lambda ctx, value: Rep("%lane"),
-        "reduce": collectives.reduce,
-        "broadcast": collectives.broadcast,
-        "shuffle": collectives.shuffle,
-        "scan": collectives.scan,
+        **collectives.OPS,
         "bitcast": _bitcast,
     },
     {
@@ -64,8 +61,11 @@ def simt_form(kernel: ir.KernelIR, lanes: int) -> SimtKernel:
 
 
 def shared_nbytes(kernel: SimtKernel) -> int:
-    """Bytes of the workgroup's arrays, without the memory of the collectives."""
-    return sum(_aligned(prod(a.shape) * memory_dtype(a.dtype).nbytes) for a in kernel.shared)
+    """Bytes of the workgroup's arrays, and if it has collectives of the most that these exchange: 8 bytes per thread."""
+    values = (item for item in traversal.walk(kernel.body) if isinstance(item, ir.Value))
+    has_collectives = any(value.op in collectives.OPS for value in values)
+    arrays = sum(_aligned(prod(a.shape) * memory_dtype(a.dtype).nbytes) for a in kernel.shared)
+    return arrays + (8 * kernel.lanes if has_collectives else 0)
 
 
 def _aligned(nbytes: int) -> int:
