@@ -172,6 +172,7 @@ def test_every_value_of_a_tunable_is_right_or_refused(dtypes) -> None:
                 tried += 1
     assert tried > 8
     crowded = TILE.with_values({"rows": 128, "columns": 128, "step": 16, "threads": 64})
-    assert crowded.supports(node_of(OP, given), target) == "256 sums per thread; wanted at most 64"
+    most = 128 if dtypes == ("bf16", "bf16") else 64  # a warp's sums on matrix units are shared by its threads
+    assert crowded.supports(node_of(OP, given), target) == f"256 sums per thread; wanted at most {most}"
     large = TILE.with_values({"rows": 128, "columns": 128, "step": 64, "threads": 256})
     assert "a workgroup has 49152" in (large.supports(node_of(OP, given), target) or "")
