@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,24 @@ from camshaft.models.config import read_config
 from tests.support.fixtures import tiny_logits, tiny_model
 from tests.support.models.files import changed_model
 from tests.support.models.tiny_families import BROKEN, TOLERANCE
+
+
+def _quantized(model: str, is_quantized: Callable[[str], bool], form: str, folder: Path) -> float:
+    """How far six tensors in a block format take the logits from transformers'; as numbers they give the same logits."""
+    tokens, wanted = tiny_logits(model)
+    packed, plain, kind = {}, {}, gguf.GGMLQuantizationType[form]
+    with open_gguf(tiny_model(model, folder)) as file:
+        for name in filter(is_quantized, file.tensors):
+            data = gguf.quants.quantize(file.tensors[name].dequantize(), kind)
+            packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
+    found = []
+    for tensors in (packed, plain):
+        path = changed_model(model, folder, tensors=tensors)  # type: ignore[arg-type]
+        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
+            found.append(lm.logits(tokens))
+    assert len(packed) == 6
+    assert np.abs(found[0] - found[1]).max() < TOLERANCE
+    return float(np.abs(found[0] - wanted).max())
 
 
 def _of_older_file(name: str, folder: Path) -> Path:
@@ -50,20 +69,9 @@ def test_older_files_have_keys_and_values_of_latents_as_one_tensor(name: str, tm
 
 @pytest.mark.full
 def test_quantized_latents_give_what_their_numbers_give(tmp_path: Path) -> None:
-    tokens, wanted = tiny_logits("deepseek2-v3")
-    packed, plain, kind = {}, {}, gguf.GGMLQuantizationType.Q8_0
-    with open_gguf(tiny_model("deepseek2-v3", tmp_path)) as file:
-        for name in (name for name in file.tensors if "attn_k_b" in name or "attn_v_b" in name):
-            data = gguf.quants.quantize(file.tensors[name].dequantize(), kind)
-            packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
-    found = []
-    for tensors in (packed, plain):
-        path = changed_model("deepseek2-v3", tmp_path, tensors=tensors)  # type: ignore[arg-type]
-        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
-            found.append(lm.logits(tokens))
-    assert len(packed) == 6
-    assert np.abs(found[0] - found[1]).max() < TOLERANCE
-    assert np.abs(found[0] - wanted).max() > TOLERANCE
+    names = ("attn_k_b", "attn_v_b")
+    difference = _quantized("deepseek2-v3", lambda name: any(n in name for n in names), "Q8_0", tmp_path)
+    assert difference > TOLERANCE
 
 
 @pytest.mark.full
@@ -139,19 +147,4 @@ def test_layers_that_predict_later_tokens_are_not_run(name: str, keys: dict[str,
 
 @pytest.mark.full
 def test_experts_in_mxfp4_give_what_their_numbers_give(tmp_path: Path) -> None:
-    tokens, wanted = tiny_logits("gpt-oss")
-    packed, plain = {}, {}
-    with open_gguf(tiny_model("gpt-oss", tmp_path)) as file:
-        for name, tensor in file.tensors.items():
-            if name.endswith("_exps.weight"):
-                kind = gguf.GGMLQuantizationType.MXFP4
-                data = gguf.quants.quantize(tensor.dequantize(), kind)
-                packed[name], plain[name] = (data, kind), gguf.quants.dequantize(data, kind)
-    found = []
-    for tensors in (packed, plain):
-        path = changed_model("gpt-oss", tmp_path, tensors=tensors)  # type: ignore[arg-type]
-        with LanguageModel(path, activations="f32", threads=1, context=64, sessions=1) as lm:
-            found.append(lm.logits(tokens))
-    assert len(packed) == 6
-    assert np.abs(found[0] - found[1]).max() < TOLERANCE
-    assert np.abs(found[0] - wanted).max() > BROKEN
+    assert _quantized("gpt-oss", lambda name: name.endswith("_exps.weight"), "MXFP4", tmp_path) > BROKEN

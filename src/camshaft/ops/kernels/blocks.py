@@ -1,4 +1,4 @@
-"""Fits kernels over rows to a machine: blocks of columns, the tunables `block` and `lanes`, and nontemporal stores."""
+"""Fits kernels over rows to a machine: blocks of columns, the tunables `block` and `lanes`, nontemporal stores; sums of rows."""
 
 from __future__ import annotations
 

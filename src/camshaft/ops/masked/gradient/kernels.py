@@ -54,6 +54,13 @@ class Span:
         return start, end
 
 
+def mask_place(k: Tracer, mask: Array, head: Value, heads: int, query: Value) -> tuple[Value, Value, Value]:
+    """The indices of the mask's row of a head, counted over all batches, and a query; an axis of 1 is broadcast."""
+    zero = k.const(0, i64)
+    batches, of_heads, queries = (int(n) > 1 for n in mask.shape[:3])
+    return head // heads if batches else zero, head % heads if of_heads else zero, query if queries else zero
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """The operands of one program, and its tile: `rows` queries by `columns` keys, in register blocks of `block` rows by
@@ -134,13 +141,8 @@ class Part:
         if span.window or span.chunk:
             seen = seen & (k.iota(WIDTH, i32) >= k.splat((first - key).to(i32), WIDTH, i32))
         if self.mask is not None:
-            batches, heads, queries, keys = (int(n) for n in self.mask.shape)
-            zero = k.const(0, i64)
-            at = (
-                self.head // self.heads if batches > 1 else zero,
-                self.head % self.heads if heads > 1 else zero,
-                source if queries > 1 else zero,
-            )
+            keys = int(self.mask.shape[3])
+            at = mask_place(k, self.mask, self.head, self.heads, source)
             count = k.maximum(k.minimum(keys - key, WIDTH), 0)
             seen = seen & k.load_vector(self.mask, *at, k.minimum(key, keys - 1), width=WIDTH, count=count)
         return seen

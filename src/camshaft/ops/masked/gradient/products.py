@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from camshaft.dtypes import f32
-from camshaft.lang import Array, Constant, Tracer, Value, kernel
+from camshaft.lang import Array, Constant, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import without_threads, workgroup_nbytes
-from camshaft.ops.masked.gradient.kernels import Span
+from camshaft.ops.masked.gradient.kernels import Span, mask_place
 from camshaft.ops.matmul import tile
 from camshaft.ops.matmul.shapes import Sizes
 from camshaft.ops.spec import TensorSpec
@@ -42,7 +42,7 @@ def weigh(
             start, end = span.of(k, query)
             seen = (key >= start) & (key < end)
             if mask is not None:
-                seen = seen & k.gather(mask, *_place(k, mask, at // queries, heads, query), key)
+                seen = seen & k.gather(mask, *mask_place(k, mask, at // queries, heads, query), key)
             power = k.exp(k.gather(scores, matrix, row, key) * scale - k.gather(sums, at))
             p = k.select(seen, power, 0.0)
             ds = p * (k.gather(of_scores, matrix, row, key) - k.gather(delta, at)) * scale
@@ -56,14 +56,6 @@ def weigh(
         with k.when((row < rows) & (key < keys)):
             for to, values in zip(rest[masked:], found, strict=True):
                 k.scatter(to, k.gather(values, element % TILE, element // TILE), matrix, key, row)
-
-
-def _place(k: Tracer, mask: Array, head: Value, heads: int, query: Value) -> tuple[Value, Value, Value]:
-    """The indices of the mask's row of a head, counted over all batches, and a query; an axis of 1 is broadcast."""
-    at = head // heads, head % heads, query
-    zero = k.const(0, at[0].dtype)
-    first, second, third = (i if int(n) > 1 else zero for i, n in zip(at, mask.shape, strict=False))
-    return first, second, third
 
 
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:

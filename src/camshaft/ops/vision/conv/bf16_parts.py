@@ -1,4 +1,4 @@
-"""The variant of conv2d for windows of one element on AMX: f32 in three parts of bf16, whose products have f32's precision.
+"""The variant of conv2d for 1x1 convolutions of f32 on AMX: three parts of bf16, whose products have f32's precision.
 
 The normalized mean squared error is a quarter (64 channels) to a half (1024) of that of products added in f32. It is relative to
 the greatest elements of a panel of 32 columns of x: parts below 2^-126 are zeros.
