@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # Lists that joined texts or plain concatenation would confuse.
 DIFFERENT = [

@@ -242,7 +242,8 @@ class ArrayOp:
         return found
 
     def _make_kernel(self, dtypes: Dtypes, attrs: Attrs) -> AnyLength:
-        self.op.parameters.check(self.op.name, attrs)
+        if attrs:
+            self.op.parameters.check(self.op.name, attrs)
         here = self.override is None or device(self.override).space == HOST
         made = flat_kernel(self.op, [as_dtype(d) for d in dtypes], attrs, self.choices.select) if here else None
         if made is None:

@@ -18,7 +18,7 @@ from camshaft.eager.native import cpython_abi, state_layout
 from camshaft.eager.shapes.launches import run_launches
 from camshaft.eager.shapes.runners import HostRunner, Prepared
 from camshaft.lang.kernel import files_digest
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 _FASTCALL_KEYWORDS = 0x0080 | 0x0002
 MAX_ROWS = 32

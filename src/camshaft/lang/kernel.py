@@ -16,7 +16,7 @@ from camshaft.errors import CamshaftError, KernelError
 from camshaft.lang import ir
 from camshaft.lang.tracing import tracer as tracing
 from camshaft.lang.verifier.verify import verify
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 Constant: TypeAlias = "int | float | str | bool | ir.RunTime | tuple[Constant, ...]"
 

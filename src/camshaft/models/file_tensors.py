@@ -11,7 +11,7 @@ from operator import xor
 
 from camshaft.errors import ModelError
 from camshaft.formats.tensor import FileTensor
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # What a layer may lack beside others: keys are the values too in some layers of Gemma 4, and ModernBERT's first layer begins
 # with what the norm of embeddings gives.

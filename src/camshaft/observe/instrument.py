@@ -32,7 +32,7 @@ from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.runtime.workers import inside_host_thunk
 from camshaft.plan.schedule import Programs, Schedule, Thunk
 from camshaft.settings import Settings, settings
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # Matches the entry name @kernel, but not @kernel_part.
 _ENTRY = re.compile(rf"@{SYMBOL}\b(?![\w.$-])")

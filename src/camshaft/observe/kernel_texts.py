@@ -22,7 +22,7 @@ from camshaft.lang.simt.form import to_simt
 from camshaft.ops.kernels.launch import Signature, signature
 from camshaft.ops.op import HostCall, Launch, NativeCall
 from camshaft.plan.lowering.node_thunks import NodeRange
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 
 def listing(kernel: ir.KernelIR) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from camshaft.observe.peak_kernels import beyond_caches, measure_reading, measure_unit, units_here
 from camshaft.process import thread_count
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.store import row_as, store
 from camshaft.validation.cases import machine_key
 

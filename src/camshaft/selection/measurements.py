@@ -30,7 +30,7 @@ from camshaft.selection.sites import (
     sizes_of,
     work_of,
 )
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.store import Store, of_current_store, row_as
 from camshaft.validation.cases import VariantCase, all_cases, machine_key
 

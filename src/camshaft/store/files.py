@@ -1,22 +1,25 @@
-"""Private folders, and files that are written atomically."""
+"""Private folders, files that are written atomically, and the digests that name them."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from camshaft.errors import StoreError
 from camshaft.store.file_lock import SAFE_FLAGS, abandoned, owned_file
 
 TEMPORARY_PREFIX = ".unfinished-"
+Field: TypeAlias = "str | bytes | int | Iterable[Field] | None"
 _UNFINISHED = re.compile(re.escape(TEMPORARY_PREFIX) + r"[a-z0-9_]{8}")  # tempfile's names
 
 
@@ -140,3 +143,34 @@ def read_regular(path: Path, most_nbytes: int = -1) -> bytes:
     """The first bytes of a file, by default all. Raises as `open_regular`."""
     with open_regular(path) as file:
         return file.read(most_nbytes)
+
+
+def digest_of(*fields: Field) -> str:
+    """The SHA-256 of the fields as 64 hex digits. Every key of the store is one, or a join of some.
+
+    Each field is encoded as its kind, its length and its content, so names that come from files may contain any character.
+    Fields are texts, bytes, integers, None, and nested lists or other iterables of these; others raise TypeError.
+    """
+    out = bytearray()
+    _append(out, fields)
+    return hashlib.sha256(out).hexdigest()
+
+
+def _append(out: bytearray, fields: Iterable[Field]) -> None:
+    n_fields = 0
+    for field in fields:
+        n_fields += 1
+        match field:
+            case str():
+                data = field.encode("utf-8", "surrogatepass")
+                out += b"s%d:" % len(data) + data
+            case bytes():
+                out += b"b%d:" % len(field) + field
+            case int():
+                out += b"i%d;" % field
+            case None:
+                out += b"n"
+            case _:
+                out += b"("
+                _append(out, field)
+    out += b")%d;" % n_fields

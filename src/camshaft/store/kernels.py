@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.objects import ObjectStore
 
 _SECOND = re.compile(rb"[0-9a-f]{64}")

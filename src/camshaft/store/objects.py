@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from camshaft.errors import StoreError
-from camshaft.store.digest import Field, digest_of
 from camshaft.store.entries import Entry, entries_under, folders_of, is_replaced, make_place, remove_entry
 from camshaft.store.file_lock import SAFE_FLAGS
 from camshaft.store.files import (
+    Field,
     atomic_file,
+    digest_of,
     is_ours,
     private_folder,
     read_regular,

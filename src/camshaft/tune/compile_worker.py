@@ -22,7 +22,7 @@ from camshaft.ops.op import Build, HostCall, KernelVariant, NodeSpec, Op
 from camshaft.ops.quantize import quantize_activations
 from camshaft.ops.quantized.packed.packing import INTERLEAVED
 from camshaft.ops.spec import ROWS, TensorSpec
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.validation.cases import VariantCase, kinds_of
 from camshaft.validation.run import compile_launch, refusal_of
 from camshaft.validation.validate import check_sample, node_of

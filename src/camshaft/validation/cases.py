@@ -20,7 +20,7 @@ from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, values_of, values_text
 from camshaft.ops.spec import TensorSpec
-from camshaft.store.digest import Field, digest_of
+from camshaft.store.files import Field, digest_of
 
 ROOT = Path(__file__).parent.parent
 _IMPORT = re.compile(r"^\s*(?:from (camshaft\.ops[\w.]*) import (\([^)]*\)|[^\n]*)|import (camshaft\.ops[\w.]*))", re.M)

@@ -18,7 +18,7 @@ from camshaft.ops.kernels.launch import Signature, operand_part, program_factors
 from camshaft.ops.kernels.run_time_sizes import RunTimeForm, run_time_form
 from camshaft.ops.op import Build, HostCall, KernelVariant, Launch, NativeCall, NodeSpec, Op, Operand
 from camshaft.ops.spec import TensorSpec
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 GUARD_NBYTES = 64
 GUARD_BYTE = 0xA5

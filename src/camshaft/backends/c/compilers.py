@@ -19,7 +19,7 @@ from pathlib import Path
 from camshaft.emit.target import LEVELS, CpuLevel
 from camshaft.errors import BackendError
 from camshaft.settings import setting
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # A kernel takes up to 35 s of CPU time, which is minutes on a busy machine; the CPU time is limited too.
 COMPILE_TIMEOUT_S, _COMPILE_CPU_S = 1200.0, 120

@@ -17,7 +17,7 @@ from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest
 from camshaft.lang.kernel import language_digest
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.kernels import UNNAMED, CachedKernel
 
 # The camshaft files that the C text depends on, besides lang/.

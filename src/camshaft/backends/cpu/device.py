@@ -19,7 +19,7 @@ from camshaft.emit.target import CpuTarget, native_lanes
 from camshaft.errors import BackendError, count
 from camshaft.lang import CompileRequest
 from camshaft.lang.kernel import language_digest
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.kernels import UNNAMED, CachedKernel, symbol_of
 from camshaft.store.store import store
 

@@ -20,7 +20,7 @@ from camshaft.emit.target import GPU_TARGETS, GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 NAME = "cuda"
 LANES = 128

@@ -16,7 +16,7 @@ from camshaft.emit.target import GpuTarget
 from camshaft.errors import BackendError
 from camshaft.lang.kernel import language_digest
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.store import store
 
 LOG_NBYTES = 8192

@@ -21,7 +21,7 @@ from camshaft.emit.refusal import refusal
 from camshaft.errors import BackendError
 from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import SimtKernel
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # Default threads per threadgroup: two SIMD-groups.
 LANES = 64

@@ -22,7 +22,7 @@ from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, KernelError
 from camshaft.lang import CompileRequest, ir
 from camshaft.lang.simt.form import to_simt
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # Bytes: the largest buffer offset alignment of any kind of device.
 ALIGNMENT = 256

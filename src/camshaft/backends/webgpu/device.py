@@ -17,7 +17,7 @@ from camshaft.backends.webgpu.run import WebGpuRun
 from camshaft.emit.wgsl.layout import WgslTarget
 from camshaft.errors import BackendError, CamshaftError
 from camshaft.lang import CompileRequest
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 NAME = "webgpu"
 LANES = 64

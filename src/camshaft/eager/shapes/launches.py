@@ -14,7 +14,7 @@ from camshaft.plan.memory.allocate import aligned_bytes
 from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.workers import Words, inside_host_thunk, runner_for
 from camshaft.process import eager_threads
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # A launch is three words: the entry, the address of its argument block, the number of programs.
 LAUNCH_WORDS = 3

@@ -10,7 +10,7 @@ from camshaft.formats.blocks import by_ggml_id
 from camshaft.formats.gguf.file import GGUFFile, GGUFTensor, tensor_at
 from camshaft.formats.gguf.values import Entry, Metadata
 from camshaft.formats.mapped import MappedFile
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 _PROBE_NBYTES = 4096
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.plan.memory.weight_cache import WeightCache, is_supported
 from camshaft.settings import setting
-from camshaft.store.digest import digest_of
-from camshaft.store.files import atomic_file, naming, private_folder, read_regular
+from camshaft.store.files import atomic_file, digest_of, naming, private_folder, read_regular
 
 _DIGITS = 16
 _PATH = "path"  # in each folder: the path of the model's file

@@ -23,7 +23,7 @@ from camshaft.formats.gguf.parts import joined
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
 from camshaft.generate.stored.plan_cache import program_digest
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.store import store
 from camshaft.text.tokenizer import Tokenizer
 from camshaft.text.vocabulary_index import StringsIndex, VocabularyIndex, indexed_vocabulary, make_index

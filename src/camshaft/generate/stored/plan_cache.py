@@ -26,7 +26,7 @@ from camshaft.plan.cached.cached_plan import CachedPlan, bind_cached
 from camshaft.plan.cached.stored_plan import FORMAT, from_bytes, to_bytes
 from camshaft.plan.memory.weights import Weights
 from camshaft.settings import setting, settings
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.store import store
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.memory.kv_cache import block_arrays, for_each, read_blocks
 from camshaft.generate.stored.header_cache import weights_sample
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
-from camshaft.store.digest import digest_of
 from camshaft.store.entries import remove_entry
-from camshaft.store.files import atomic_file, reason
+from camshaft.store.files import atomic_file, digest_of, reason
 from camshaft.store.objects import HEADER_NBYTES
 from camshaft.store.store import store
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from camshaft.dtypes import i32
 from camshaft.lang import ir, tile_ir, traversal
-from camshaft.lang.expand.expander import Copier
+from camshaft.lang.expand.tile_lanes import TileLanes
 from camshaft.lang.tracing.recorder import Number
 from camshaft.lang.tracing.tracer import Array, Variable
 
@@ -44,14 +44,14 @@ def expand_tiles(
     return replace(kernel, body=expander.body, scratch=tuple(expander.scratches))
 
 
-class _Expander(Copier):
+class _Expander(TileLanes):
     """Copies blocks and replaces tile statements by their expansion."""
 
     def __init__(
         self, kernel: ir.KernelIR, lanes: int, threads: bool, keep: frozenset[tile_ir.Tile], keep_copies: bool
     ) -> None:
-        super().__init__(kernel.name, kernel.source_file)
-        self.width, self.threads, self.keep, self.keep_copies = lanes, threads, keep, keep_copies
+        super().__init__(kernel, lanes, threads)
+        self.keep, self.keep_copies = keep, keep_copies
         self.scratches = list(kernel.scratch)
         self.accumulators: dict[tile_ir.Tile, Accumulators] = {}
 
@@ -73,7 +73,7 @@ class _Expander(Copier):
         tile = getattr(item, "tile", None)
         return self.keep_copies if tile is None else tile in self.keep
 
-    # --- where an accumulator is -----------------------------------------------------------------------------------
+    # --- accumulators ----------------------------------------------------------------------------------------------
     def new(self, item: tile_ir.TileNew) -> None:
         tile = item.tile
         count = max(tile.rows * tile.columns // self.width, 1)
@@ -103,40 +103,7 @@ class _Expander(Copier):
     def take(self, item: tile_ir.TileNew, total: Variable, row: Number, column: Number) -> None:
         total.set(self.start(item, row, column))
 
-    def place(self, tile: tile_ir.Tile, i: int) -> tuple[Number, Number]:
-        """Return row and column of the lanes' accumulator i; the row is a Python int if all lanes share it."""
-        first, columns, across = i * self.width, tile.columns, self.across(tile)
-        if across is not None:
-            return self.in_block(tile, i, across)
-        if columns % self.width == 0:
-            return first // columns, self.lane() + first % columns
-        element = self.lane() + first
-        return element // columns, element % columns
-
-    def across(self, tile: tile_ir.Tile) -> int | None:
-        """Return how many threads share a tile row, for the fewest operand loads per thread. None: no blocks."""
-        if not self.threads:
-            return None
-        fits = [
-            n
-            for n in range(1, self.width + 1)
-            if self.width % n == 0 and tile.columns % n == 0 and tile.rows % (self.width // n) == 0
-        ]
-        return min(fits, key=lambda n: tile.columns // n + tile.rows * n // self.width, default=None)
-
-    def in_block(self, tile: tile_ir.Tile, i: int, across: int) -> tuple[ir.Value, ir.Value]:
-        """Return row and column of accumulator i, interleaved so that neighbouring threads access neighbours."""
-        in_row, lane = tile.columns // across, self.lane()
-        return lane // across + i // in_row * (self.width // across), lane % across + i % in_row * across
-
-    def in_tile(self, tile: tile_ir.Tile, row: Number) -> ir.Value | None:
-        """Return whether the lane owns this accumulator; None if all lanes do."""
-        if self.width <= tile.rows * tile.columns:
-            return None
-        assert isinstance(row, ir.Value)
-        return row < tile.rows
-
-    # --- words -----------------------------------------------------------------------------------------------------
+    # --- products --------------------------------------------------------------------------------------------------
     def mma(self, item: tile_ir.TileMma) -> None:
         sums = self.accumulators[item.tile]
         for p in self.range(item.depth):
@@ -158,15 +125,6 @@ class _Expander(Copier):
             if ("b", right) not in read:
                 read["b", right] = self.b_element(item, p, column)
             total.set(self.multiplied(item, read["a", left], read["b", right], total.value))
-
-    def shared_by(self, tile: tile_ir.Tile, i: int) -> tuple[int, int]:
-        """Return keys of accumulator i that are equal for accumulators of a lane in one row, and in one column."""
-        across, columns = self.across(tile), tile.columns
-        if across is not None:
-            return i // (columns // across), i % (columns // across)
-        if columns % self.width == 0:
-            return i * self.width // columns, i * self.width % columns
-        return i, i
 
     def step_in_scratch(self, item: tile_ir.TileMma, sums: Array, p: ir.Value) -> None:
         for row in self.range(item.tile.rows):

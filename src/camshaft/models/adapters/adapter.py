@@ -15,7 +15,7 @@ from camshaft.errors import FormatError, ModelError
 from camshaft.formats.gguf.file import GGUFFile, open_gguf
 from camshaft.formats.mapped import path_for_messages, shown, shown_value
 from camshaft.formats.tensor import FileTensor
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 # The key of the digest of the model, which camshaft writes into the adapters that it trains.
 BASE_DIGEST = "camshaft.base.digest"

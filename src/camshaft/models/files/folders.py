@@ -12,8 +12,7 @@ from camshaft.errors import ModelError
 from camshaft.formats.mapped import path_for_messages
 from camshaft.models.files.fetch import Progress
 from camshaft.settings import settings
-from camshaft.store.digest import digest_of
-from camshaft.store.files import private_folder, reason
+from camshaft.store.files import digest_of, private_folder, reason
 from camshaft.store.process_lock import locked
 from camshaft.version import __version__
 

@@ -14,7 +14,7 @@ from camshaft.lang import Array, Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.matmul.shapes import Sizes, only_f32, only_floats, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 
 MAX_SIZE = 2**31 - 1  # scipy-openblas32 takes 32-bit sizes
 # Limits of a program's rows, which are a quarter of the product's. Each program packs its operands, so slices that are small in

@@ -20,9 +20,8 @@ import numpy as np
 from camshaft.errors import PlanError, StoreError
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.loading import LoadRequest
-from camshaft.store.digest import digest_of
 from camshaft.store.file_lock import SAFE_FLAGS, owned_file
-from camshaft.store.files import TEMPORARY_PREFIX, is_ours, naming, private_folder, remove_unfinished
+from camshaft.store.files import TEMPORARY_PREFIX, digest_of, is_ours, naming, private_folder, remove_unfinished
 from camshaft.version import __version__
 
 Array = np.ndarray[Any, Any]

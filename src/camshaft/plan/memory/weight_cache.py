@@ -25,9 +25,8 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.allocate import HUGE_PAGE, Memory, huge_pages
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.process import renewed
-from camshaft.store.digest import digest_of
 from camshaft.store.file_lock import SAFE_FLAGS
-from camshaft.store.files import atomic_file, is_ours, naming, remove_unfinished
+from camshaft.store.files import atomic_file, digest_of, is_ours, naming, remove_unfinished
 from camshaft.store.store import store
 from camshaft.version import __version__
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from camshaft.backends.cpu.compile import NativeLibrary, host_target, load_object
 from camshaft.plan.runtime.native.os_wait import WaitAddresses, WaitRow, find_wait_row
-from camshaft.store.digest import digest_of
+from camshaft.store.files import digest_of
 from camshaft.store.kernels import CachedKernel
 from camshaft.store.store import store
 
