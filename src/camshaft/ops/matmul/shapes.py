@@ -47,6 +47,13 @@ def column_vectors(k: Tracer, first: Value, columns: int, n: int) -> tuple[list[
     return [k.minimum(s, columns - 1) for s in starts], [k.maximum(columns - s, 0) for s in starts]
 
 
+def even_panel(panel: Value, panels: int, vectors: int) -> tuple[Value, Value]:
+    """Returns the first vector of one of so many even panels of all vectors, and that of the next. Rounded, not cut: the halves
+    of the panels have equal vectors."""
+    start, stop = (((panel + n) * (2 * vectors) + panels) // (2 * panels) for n in (0, 1))
+    return start, stop
+
+
 @dataclass(frozen=True)
 class Matrices:
     """The sizes of a matmul in a kernel, from its constants: `Sizes.constants`."""
@@ -70,7 +77,8 @@ class Matrices:
 @dataclass(frozen=True)
 class Blocks(Matrices):
     """The sizes of a product in blocks: rows of a tile and how many tiles have all of these (`tall`), vectors of a panel, tiles
-    and panels of a program, depth of a step."""
+    and panels of a program, depth of a step. If `even` is not 0 the columns are so many even panels of `vectors` vectors or one
+    less, one for each program."""
 
     tile: int
     tall: int
@@ -78,6 +86,12 @@ class Blocks(Matrices):
     block: int
     panels: int
     part: int
+    even: int = 0
+
+    @property
+    def all_vectors(self) -> int:
+        """The vectors of all columns."""
+        return -(-self.columns // WIDTH)
 
     @property
     def width(self) -> int:

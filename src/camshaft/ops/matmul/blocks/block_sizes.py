@@ -71,13 +71,46 @@ def measured_on(target: ops.Target) -> Measured:
     return EMERALD_RAPIDS if target.features >= BF16_TILES else ZEN4
 
 
+def tile_rows(vectors: int, target: ops.Target) -> int:
+    """Returns the rows of a register tile of so many vectors: 6 by one vector of two registers are 12 sums."""
+    return measured_on(target).tile_rows[vectors] if target.lanes >= WIDTH else 6
+
+
 def tile_of(s: Sizes, target: ops.Target) -> tuple[int, int]:
     """Returns the rows and vectors of the register tile that computes the fewest elements outside the product."""
-    if target.lanes < WIDTH:
-        return min(6, bound(s.rows)), 1
-    figures = measured_on(target)
-    vectors = min(figures.tile_rows, key=lambda v: figures.tile_cost[v] * -(-s.columns // (v * WIDTH)) * v)
-    return min(figures.tile_rows[vectors], bound(s.rows)), vectors
+    cost, vectors = measured_on(target).tile_cost, 1
+    if target.lanes >= WIDTH:
+        vectors = min(cost, key=lambda v: cost[v] * -(-s.columns // (v * WIDTH)) * v)
+    return min(tile_rows(vectors, target), bound(s.rows)), vectors
+
+
+@dataclass(frozen=True)
+class Panels:
+    """`count` even panels of `total` vectors of columns, which have `vectors` vectors or one less. `cost`: the vectors of all by
+    the relative time of their tiles."""
+
+    vectors: int
+    total: int
+    count: int
+    cost: float
+
+
+def panels_of(columns: int, target: ops.Target, rows_in_halves: bool) -> Panels:
+    """Returns panels with no vector outside the product, those that take the least time on one worker or two. Two share an odd
+    number of panels evenly where the rows are in halves, each of which is a program."""
+    total, cost = -(-columns // WIDTH), {0: 0.0, **measured_on(target).tile_cost}
+    widths = range(1, max(cost) + 1) if target.lanes >= WIDTH else (1,)
+
+    def panels(count: int) -> Panels:
+        less, wide = divmod(total, count)
+        spent = wide * (less + 1) * cost.get(less + 1, 0.0) + (count - wide) * less * cost[less]
+        return Panels(less + (wide > 0), total, count, spent)
+
+    def spent(p: Panels) -> float:
+        more = (total % 2 if p.count % 2 == 0 else 0 if rows_in_halves else p.vectors) if p.count > 1 else 0
+        return p.cost * (1 + more / total)
+
+    return min((panels(c) for c in {min(-(-total // w) + more, total) for w in widths for more in (0, 1)}), key=spent)
 
 
 def is_packed(s: Sizes, target: ops.Target) -> bool:

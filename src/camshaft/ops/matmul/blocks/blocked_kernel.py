@@ -19,7 +19,7 @@ from typing import Any
 from camshaft.dtypes import f32, u32
 from camshaft.lang import Array, Tracer, Value, kernel
 from camshaft.ops.matmul.blocks.product import LINE, Product
-from camshaft.ops.matmul.shapes import Blocks, Tiles
+from camshaft.ops.matmul.shapes import WIDTH, Blocks, Tiles, even_panel
 
 
 @kernel
@@ -55,9 +55,10 @@ def multiply(
     a matrix of b."""
     index, active = k.program(0), extent[0] if extent else None
     tiles = Tiles(k, s.rows, s.tile, s.tall, active)
-    first, p0 = k.program(2) * s.block, k.program(1) * (s.panels * s.width)
+    first = k.program(2) * s.block
     last = k.minimum(first + s.block, tiles.count if active is None else (active + (s.tile - 1)) // s.tile)
-    product = make(
+    product_of = partial(
+        make,
         k=k,
         tiles=tiles,
         first=first,
@@ -65,9 +66,17 @@ def multiply(
         a_row=s.a(index) * s.rows,
         b_row=s.b(index) * b_rows,
         out_row=index * s.rows,
-        p0=p0,
         columns=s.columns,
-        vectors=s.vectors,
         **arrays,
     )
-    product.by_parts(p0, k.minimum(p0 + s.panels * s.width, s.columns), s.depth, s.part)
+    if not s.even:
+        p0 = k.program(1) * (s.panels * s.width)
+        product = product_of(p0=p0, vectors=s.vectors)
+        product.by_parts(p0, k.minimum(p0 + s.panels * s.width, s.columns), s.depth, s.part)
+        return
+    start, stop = even_panel(k.program(1), s.even, s.all_vectors)
+    for vectors in (s.vectors, s.vectors - 1):
+        with k.when(stop - start == vectors):
+            p0 = start * WIDTH
+            product = product_of(p0=p0, vectors=vectors, is_even=True)
+            product.by_parts(p0, p0 + 1, s.depth, s.part)

@@ -40,7 +40,8 @@ class Part:
 class Product:
     """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
     `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` is a copy of a panel's part of b. If `ahead`
-    is not 0, so many rows of a packed panel are prefetched ahead, and the next panel; a program has `block` tiles of rows."""
+    is not 0, so many rows of a packed panel are prefetched ahead, and the next panel; a program has `block` tiles of rows.
+    `is_even`: no panel has vectors outside the columns."""
 
     k: Tracer
     a: Array
@@ -60,11 +61,12 @@ class Product:
     vectors: int
     ahead: int = 0
     block: int = 0
+    is_even: bool = False
 
     def panel(self, p: Value) -> Columns:
         """Returns the panel that starts at column p."""
         k, starts = self.k, [p + j * WIDTH for j in range(self.vectors)]
-        if self.columns % (self.vectors * WIDTH) == 0:
+        if self.columns % (WIDTH if self.is_even else self.vectors * WIDTH) == 0:
             return Columns(starts, [None] * self.vectors)
         counts = [k.maximum(self.columns - s, 0) for s in starts]
         return Columns([k.minimum(s, self.columns - 1) for s in starts], counts)

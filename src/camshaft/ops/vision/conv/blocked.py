@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from camshaft.dtypes import f64
+from camshaft.dtypes import DType, f64
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.bits import as_bits
 from camshaft.ops.kernels.strides import iteration, strides_of
@@ -35,23 +35,49 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Builds the launch of the product, and those of copies that its windows need."""
     c = conv_of(node.inputs, node.attrs)
     s, m, dtype = _product(c), c.windows, node.outputs[0].parts[0].dtype
-    values = {**block_sizes.values_of(s, target), "packed": block_sizes.PACKED_INSIDE, "part": PART}
     a = ops.read(1, shape=(c.groups * c.per_group, c.depth))
-    of_one = prod(m.kernel) == 1 and not m.is_padded
-    if of_one and _reads_in_place(s, target):
-        values["packed"] = block_sizes.IN_PLACE
-    else:
-        values |= _shares(s, values)
-    if of_one:
+    if prod(m.kernel) == 1 and not m.is_padded:
         launches, x, scratch = places_of(node.inputs[0], m)
-        launch = blocked.multiply_launch(s, values, a, replace(x, shape=s.b_shape), dtype)
+        x = replace(x, shape=s.b_shape)
+        launch = (_in_place if _reads_in_place(s, target) else _packed)(s, a, x, dtype, target)
         return ops.Build((*launches, launch), scratch)
     launches, x, scratch, m = _by_phases(node.inputs[0], m)
     image = (c.channels, *image_of(m).values(), c.windows.places[1])
-    launch = blocked.multiply_launch(s, values, a, x, dtype)
+    launch = _packed(s, a, x, dtype, target)
     constants = {key: value for key, value in launch.constants.items() if key not in ("copied", "paired_part")}
     made = ops.Launch(multiply_windows, launch.arrays, launch.grid, {**constants, "image": image})
     return ops.Build((*launches, made), scratch)
+
+
+def _in_place(s: Sizes, a: ops.Operand, x: ops.Operand, dtype: DType, target: ops.Target) -> ops.Launch:
+    """The product that reads places where they are, a panel in each program: two of 49 gave one of two workers 7 % more."""
+    values = block_sizes.values_of(s, target)
+    values |= {"part": PART, "packed": block_sizes.IN_PLACE, "group": values["vectors"] * WIDTH}
+    return blocked.multiply_launch(s, values, a, x, dtype)
+
+
+def _packed(s: Sizes, a: ops.Operand, x: ops.Operand, dtype: DType, target: ops.Target) -> ops.Launch:
+    """The product whose programs pack an even panel each, once for all rows; for fewer rows where there would be too few
+    programs."""
+    panels = block_sizes.panels_of(s.columns, target, rows_in_halves=False)
+    rows = bound(s.rows)
+    tile = min(block_sizes.tile_rows(panels.vectors, target), rows)
+    parts = max(min(-(-block_sizes.UNEVEN // (panels.count * s.matrices)), rows // (4 * tile)), 1)
+    values = {
+        **block_sizes.values_of(s, target),
+        "part": PART,
+        "packed": block_sizes.PACKED_INSIDE,
+        "rows": tile,
+        "vectors": panels.vectors,
+        "block": -(-rows // parts // tile) * tile + tile,
+        "group": panels.vectors * WIDTH,
+    }
+    launch = blocked.multiply_launch(s, values, a, x, dtype)
+    if panels.vectors * panels.count == panels.total:
+        return launch
+    matrices, _, blocks = launch.grid
+    grid, even = (matrices, ops.Cells(panels.count), blocks), {"even": panels.count}
+    return replace(launch, grid=grid, constants={**launch.constants, **even})
 
 
 def _reads_in_place(s: Sizes, target: ops.Target) -> bool:
@@ -98,15 +124,6 @@ def _copy(source: ops.Operand, target: ops.Operand, spec: TensorSpec, steps: tup
     return strided(over, (as_bits(source, spec), as_bits(target, spec)))
 
 
-def _shares(s: Sizes, values: ops.Values) -> dict[str, int]:
-    """Rows and columns of a program: one panel and all rows, so that it packs its windows once; fewer rows where there would be
-    too few programs."""
-    width, rows = values["vectors"] * WIDTH, bound(s.rows)
-    programs = -(-s.columns // width) * s.matrices
-    parts = max(min(-(-block_sizes.UNEVEN // programs), rows // (4 * values["rows"])), 1)
-    return {"block": -(-rows // parts // values["rows"]) * values["rows"] + values["rows"], "group": width}
-
-
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
     """Returns why the variant does not take a node, or None."""
     return "computes in f32; f64 is computed in f64" if node.inputs[0].dtype == f64 else None
@@ -117,12 +134,12 @@ def cost(node: ops.NodeSpec, target: ops.Target) -> float:
     windows of several: their vectors are pieces under masks (Zen 3)."""
     c = conv_of(node.inputs, node.attrs)
     s = _product(c)
-    vectors = block_sizes.tile_of(s, target)[1]
+    panels = block_sizes.panels_of(s.columns, target, rows_in_halves=False)
     together = 1 if target.lanes < WIDTH and prod(c.windows.kernel) > 1 else target.lanes
     packing = s.b_matrices * c.depth * s.columns * 1.5 / together
     copies = c.windows.is_padded + (c.windows.stride[1] > 1)
     return (
-        s.in_panels(vectors * 16) * block_sizes.measured_on(target).tile_cost[vectors] / (3.4 * target.lanes)
+        s.matrices * bound(s.rows) * s.depth * panels.cost * WIDTH / (3.4 * target.lanes)
         + packing
         + COPY_NS * copies * prod(node.inputs[0].bounds)
         + 500.0

@@ -54,7 +54,8 @@ def shape_of(c: Conv, target: ops.Target) -> Shape:
     tile = -(-out_columns // tiles)
     panels = c.images * c.groups * -(-c.per_group // (vectors * WIDTH))
     nbytes = 64 * c.channels * m.kernel[0] * (tile * m.stride[1] // 16 + 2)  # cache lines of x that a tile reads
-    blocks = min(max(-(-PROGRAMS // panels), out_rows * tiles * nbytes // BLOCK_NBYTES), out_rows * tiles)
+    blocks = max(-(-PROGRAMS // panels), out_rows * tiles * nbytes // BLOCK_NBYTES)
+    blocks += blocks % 2 * (blocks > 1)  # so that the halves of two workers are equal
     tall = out_columns - tiles * (tile - 1)
     return Shape(
         **image,
@@ -66,7 +67,7 @@ def shape_of(c: Conv, target: ops.Target) -> Shape:
         tile=tile,
         tiles=tiles,
         tall=tall,
-        block=-(-out_rows * tiles // blocks),
+        blocks=min(blocks, out_rows * tiles),
         part=-(-c.channels // -(-c.depth // max(PART, prod(m.kernel)))),
         vectors=vectors,
     )
@@ -97,7 +98,7 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     seen = c.windows if is_copied else replace(c.windows, padding=((0, 0),) * 2)
     pads, x, scratch = padded_input(node.inputs[0], seen, at=1)
     out = ops.write(0, shape=(prod(node.outputs[0].bounds),))
-    grid = ops.Cells(c.images * c.groups), ops.Cells(s.out_rows * s.tiles, s.block), ops.Cells(s.panels)
+    grid = ops.Cells(c.images * c.groups), ops.Cells(s.blocks), ops.Cells(s.panels)
     product = ops.Launch(outputs_by_places, (ops.scratch(0, "read"), x, out), grid, {"shape": astuple(s)})
     return ops.Build((pack, *pads, product), (packed, *scratch))
 

@@ -22,8 +22,8 @@ AHEAD = 8
 @dataclass(frozen=True)
 class Shape(Image):
     """Sizes of a convolution for the kernel. A row of the result has `tiles` tiles of places, of which `tall` have `tile`, the
-    others one less. A program computes `block` tiles and adds `part` channels at a time. Windows begin `top` rows above and
-    `left` columns before the image."""
+    others one less. A program computes one of `blocks` even blocks of tiles and adds `part` channels at a time. Windows begin
+    `top` rows above and `left` columns before the image."""
 
     groups: int
     outputs: int
@@ -33,7 +33,7 @@ class Shape(Image):
     tile: int
     tiles: int
     tall: int
-    block: int
+    blocks: int
     part: int
     vectors: int
 
@@ -218,6 +218,6 @@ def outputs_by_places(k: Tracer, weights: Array, x: Array, out: Array, *, shape:
     program = Program(k, s, weights, x, out, sums, line, k.program(0), k.program(2))
     for place in range(0, s.lead, WIDTH):
         k.store_vector(line, k.splat(0.0, WIDTH), place)
-    first = k.program(1) * s.block
-    for t in k.range(first, k.minimum(first + s.block, s.out_rows * s.tiles)):
+    first, last = ((k.program(1) + n) * (s.out_rows * s.tiles) // s.blocks for n in (0, 1))
+    for t in k.range(first, last):
         program.run(t)
