@@ -55,14 +55,17 @@ def test_padding_is_multiplied_by_infinite_weights() -> None:
             np.testing.assert_array_equal(found, want, err_msg=variant.name)
 
 
-def test_windows_of_three_rows_are_computed_by_half_the_products() -> None:
+def test_windows_of_three_rows_are_computed_by_half_the_products_or_three_quarters() -> None:
     (winograd,) = (v for v in ops.get("conv2d").variants if v.name == "winograd")
     simd = cpu_device("simd")
     build: Any = winograd.build(node((1, 64, 56, 56), (64, 64, 3, 3), padding=1), simd)
     weights, image = build.scratch
     assert weights.bounds == (6 * 64, 64 * 3)
     assert image.bounds[0] == 6 * 64
-    assert winograd.supports(node((1, 4, 9, 9), (4, 4, 3, 3), stride=2), simd) is not None
+    build = winograd.build(node((1, 128, 56, 56), (128, 128, 3, 3), stride=2, padding=1), simd)
+    weights, image = build.scratch
+    assert weights.bounds == (6 * 128, 128 * 3)
+    assert image.bounds[0] == 9 * 128 * 2  # of even and of odd columns
     assert winograd.supports(node((1, 4, 9, 9), (4, 4, 3, 5), stride=1, dilation=(1, 2)), simd) is None
 
 

@@ -1,8 +1,10 @@
-"""The variant of conv2d by Winograd's F(4, 3) along the rows: half of the products of windows with three rows, one row apart.
+"""The variant of conv2d by Winograd's products along the rows, of windows with three rows: half of them where windows are one row
+apart, three quarters where they are two (winograd_transforms.py).
 
-Its error is 2.6 times that of adding products in order (normalized mean squared error; 5e-13 for 64 channels and more, which are
-added in parts of 64). It is relative to the greatest elements of six rows of x, where without transforms it is relative to those
-of a window. Infinity and NaN are exact: a result that is not finite is computed from its window.
+Its error is 2.6 times that of adding products in order where windows are one row apart, 1.1 times where two (normalized mean
+squared error; 5e-13 and 2e-13 for 64 channels and more, which are added in parts of 64). It is relative to the greatest elements
+of the six or nine rows of x that a transform sees, where without transforms it is relative to those of a window. Infinity and NaN
+are exact: a result that is not finite is computed from its window.
 """
 
 from __future__ import annotations
@@ -12,34 +14,43 @@ from math import prod
 
 from camshaft.dtypes import f32
 from camshaft.ops import op as ops
-from camshaft.ops.matmul.blocks import block_sizes
-from camshaft.ops.matmul.shapes import WIDTH, Sizes
+from camshaft.ops.matmul.blocks.block_sizes import panels_of, tile_rows
+from camshaft.ops.matmul.shapes import WIDTH
 from camshaft.ops.spec import TensorSpec
-from camshaft.ops.vision.conv.winograd_kernels import (
-    MADE,
-    POINTS,
-    TAKEN,
-    Shape,
-    multiply_bands,
-    transform_image,
-    transform_weights,
-)
-from camshaft.ops.vision.windows import Conv, conv_of
+from camshaft.ops.vision.conv.winograd_kernels import Shape, multiply_bands
+from camshaft.ops.vision.conv.winograd_transforms import TRANSFORMS, Image, transform_image, transform_weights
+from camshaft.ops.vision.windows import Conv, Windows, conv_of
 
 # Channels that are added up in registers: more round worse, and 64 rows of a panel stay in an L1 cache.
 PART = 64
-# Rows of a program, whose products are in scratch.
-ROWS = 48
+# Rows of a program, whose products are in scratch. With 48 512 x 7^2 to 512 took a sixth longer: each block reads a panel again.
+ROWS = 96
+# Nanoseconds that a weight takes: for three of a window six pass from the last cache.
+WEIGHT_NS = 0.25
+# Programs of the image's transform that are wanted: each one takes all bands where channels are as many.
+PROGRAMS = 32
+
+
+def _columns(m: Windows) -> tuple[int, int, int]:
+    """Bands, columns of the transformed image in each, and columns of the product: of all bands without the last one's end."""
+    bands = -(-m.places[0] // TRANSFORMS[m.stride[0]].made)
+    pitch = -(-m.padded[1] // m.stride[1])
+    return bands, pitch, bands * pitch - (pitch - m.places[1])
 
 
 def shape_of(c: Conv, target: ops.Target) -> Shape:
     """The sizes of a convolution for the kernels."""
     m = c.windows
-    pitch, bands = m.padded[1], -(-m.places[0] // MADE)
-    tile, vectors = block_sizes.tile_of(_bands(c), target)
-    n_tiles = -(-c.per_group // tile)
+    bands, pitch, columns = _columns(m)
+    panels = panels_of(columns, target, rows_in_halves=True)
+    n_tiles = -(-c.per_group // tile_rows(panels.vectors, target))
     tile = -(-c.per_group // n_tiles)
+    tall = c.per_group - n_tiles * (tile - 1)
+    tiles = tall + (c.per_group - tall * tile) // max(tile - 1, 1)
+    blocks = -(-tiles * tile // ROWS)
     return Shape(
+        step=m.stride[0],
+        column_step=m.stride[1],
         groups=c.groups,
         channels=c.channels,
         outputs=c.per_group,
@@ -54,28 +65,25 @@ def shape_of(c: Conv, target: ops.Target) -> Shape:
         out_width=m.places[1],
         bands=bands,
         tile=tile,
-        tall=c.per_group - n_tiles * (tile - 1),
-        vectors=vectors,
-        block=min(max(ROWS // tile, 1), n_tiles),
+        tall=tall,
+        tiles=tiles,
+        blocks=min(blocks + blocks % 2, tiles),
+        vectors=panels.vectors,
+        all_vectors=panels.total,
+        panels=panels.count,
         part=-(-c.channels // -(-c.channels // PART)),
     )
 
 
-def _bands(c: Conv) -> Sizes:
-    """One product of the transformed: outputs by channels and columns of windows, by places of all bands."""
-    m = c.windows
-    columns = -(-m.places[0] // MADE) * m.padded[1] - (m.padded[1] - m.places[1])
-    matrices = c.images * c.groups
-    return Sizes(c.per_group, columns, c.channels * m.kernel[1], False, (matrices,), (0,), (1,), 1, matrices)
-
-
 def supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    """None for windows of three rows side by side and one column apart in f32, else why not."""
+    """None for windows of three rows side by side, one or two rows apart, in f32, else why not."""
     m = conv_of(node.inputs, node.attrs).windows
     if node.inputs[0].dtype != f32:
         return f"computes f32, not {node.inputs[0].dtype.name}"
-    if (m.kernel[0], m.stride, m.dilation[0]) != (TAKEN, (1, 1), 1):
-        return "wanted windows of three rows, stride 1 and dilation 1 along the rows"
+    if m.stride[0] not in TRANSFORMS or (m.kernel[0], m.dilation[0]) != (TRANSFORMS[m.stride[0]].taken, 1):
+        return f"wanted windows of three rows, stride {' or '.join(map(str, TRANSFORMS))} and dilation 1 along the rows"
+    if m.stride[1] > 1 and target.backend == "c":
+        return "no instruction in C packs every second column"
     return None
 
 
@@ -83,40 +91,60 @@ def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     """Launches that transform the weights, once if they are constant, and the image; and the product."""
     c = conv_of(node.inputs, node.attrs)
     s = shape_of(c, target)
+    image = _image(s, c.images * c.groups * c.channels)
     x, w = (ops.read(i, shape=(prod(node.inputs[i].bounds),)) for i in range(2))
-    outputs, depth, planes = c.groups * c.per_group, c.channels * s.columns, c.images * c.groups * c.channels
-    panels = -(-_bands(c).columns // s.panel)
-    length = max(panels * s.panel + (s.pitch - s.out_width), s.bands * s.pitch)
-    u, v = TensorSpec((POINTS * outputs, depth), f32), TensorSpec((POINTS * planes, length), f32)
-    sizes = {name: getattr(s, name) for name in ("channels", "height", "width", "top", "left", "pitch", "bands")}
-    weights = ops.Launch(
-        transform_weights,
-        (w, ops.scratch(0, "write")),
-        (ops.Cells(outputs),),
-        {"outputs": outputs, "channels": c.channels, "columns": s.columns},
+    outputs, rows = c.groups * c.per_group, c.images * c.groups * c.channels * s.column_step
+    u = TensorSpec((len(s.transform.g) * outputs, c.channels * s.columns), f32)
+    v = TensorSpec((s.transform.points * rows, image.length), f32)
+    matrices = ops.Cells(c.images * c.groups)
+    launches = (
+        ops.Launch(
+            transform_weights,
+            (w, ops.scratch(0, "write")),
+            (ops.Cells(outputs),),
+            {"step": s.step, "outputs": outputs, "channels": c.channels, "columns": s.columns},
+        ),
+        ops.Launch(
+            transform_image,
+            (x, ops.scratch(1, "write")),
+            (matrices, ops.Cells(c.channels), ops.Cells(image.parts)),
+            {"image": astuple(image)},
+        ),
+        ops.Launch(
+            multiply_bands,
+            (ops.scratch(0, "read"), ops.scratch(1, "read"), x, w, ops.write(0, shape=(prod(node.outputs[0].bounds),))),
+            (matrices, ops.Cells(s.panels), ops.Cells(s.blocks)),
+            {"shape": astuple(s)},
+        ),
     )
-    image = ops.Launch(
-        transform_image,
-        (x, ops.scratch(1, "write")),
-        (ops.Cells(planes), ops.Cells(s.bands)),
-        {**sizes, "length": length},
+    return ops.Build(launches, (u, v))
+
+
+def _image(s: Shape, planes: int) -> Image:
+    """The sizes of the transformed image: its rows are as long as the product reads."""
+    return Image(
+        step=s.step,
+        column_step=s.column_step,
+        channels=s.channels,
+        height=s.height,
+        width=s.width,
+        top=s.top,
+        left=s.left,
+        pitch=s.pitch,
+        bands=s.bands,
+        parts=min(-(-PROGRAMS // planes), s.bands),
+        length=max(s.all_vectors * WIDTH + (s.pitch - s.out_width), s.bands * s.pitch),
     )
-    tiles = s.tall + (s.outputs - s.tall * s.tile) // max(s.tile - 1, 1)
-    arrays = ops.scratch(0, "read"), ops.scratch(1, "read"), x, w, ops.write(0, shape=(prod(node.outputs[0].bounds),))
-    grid = ops.Cells(c.images * c.groups), ops.Cells(panels), ops.Cells(tiles, s.block)
-    product = ops.Launch(multiply_bands, arrays, grid, {"shape": astuple(s)})
-    return ops.Build((weights, image, product), (u, v))
 
 
 def cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """As for the product of a matmul, and per vector 2 ns for each transformed element of weights and image."""
+    """As for the product of a matmul, and per vector 4 ns for each transformed element of the image. Weights are constants as a
+    rule, transformed once: WEIGHT_NS to read one."""
     c = conv_of(node.inputs, node.attrs)
-    s, vectors = _bands(c), block_sizes.tile_of(_bands(c), target)[1]
-    computing = (
-        POINTS
-        * s.in_panels(vectors * WIDTH)
-        * block_sizes.measured_on(target).tile_cost[vectors]
-        / (3.2 * target.lanes)
-    )
-    transformed = POINTS * c.channels * c.groups * (c.per_group * c.windows.kernel[1] + c.images * s.columns)
-    return computing + transformed * 2.0 / target.lanes + 1000.0
+    m, points = c.windows, TRANSFORMS[c.windows.stride[0]].points
+    bands, pitch, columns = _columns(m)
+    depth, matrices = c.channels * m.kernel[1], c.images * c.groups
+    vectors = panels_of(columns, target, rows_in_halves=True).cost
+    products = points * matrices * c.per_group * depth * vectors * WIDTH
+    transformed = points * matrices * c.channels * bands * pitch * m.stride[1]
+    return (products / 3.4 + transformed * 4.0) / target.lanes + WEIGHT_NS * prod(node.inputs[1].bounds) + 1000.0
