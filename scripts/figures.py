@@ -191,6 +191,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats", "iq-formats-avx2")},
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
     **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},
+    "sorts-zen4": partial(beside, "sorts_zen4"),
     "attention": attention,
     "eager-calls": eager_calls,
     "executor": executor,
