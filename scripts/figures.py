@@ -192,6 +192,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
     **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},
     "convolution-zen4": partial(beside, "convolution_avx512_zen4"),
+    "sorts-zen4": partial(beside, "sorts_zen4"),
     "attention": attention,
     "eager-calls": eager_calls,
     "executor": executor,

@@ -9,6 +9,7 @@ from camshaft import ops, table
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
 from camshaft.ops.op import NodeSpec
+from camshaft.ops.scan import variants
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
 from tests.support.quick import each_value
@@ -29,10 +30,13 @@ def test_one_lane_and_sixteen_give_the_same_bits(name, dtype, reverse):
     assert one.tobytes() == sixteen.tobytes()
 
 
-@pytest.mark.parametrize(("name", "reverse"), each_value(["cumsum", "cummax", "cummin"], [True, False]))
-def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(name, reverse):
+@pytest.mark.parametrize(
+    ("name", "reverse", "transposes"), each_value(["cumsum", "cummax", "cummin"], [True, False], [True, False])
+)
+def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(monkeypatch, name, reverse, transposes):
+    monkeypatch.setattr(variants, "transposes", lambda target: transposes)
     x = np.random.default_rng(3).normal(size=LONG).astype(np.float32)
-    x[20_000] = 1e30  # in the second part, whose squares overflow
+    x[20_000:20_003] = 3e38, 3e38, -3e38  # in the second part, whose sums overflow
     parts, whole = (computed(name, x, "simd", variant, reverse=reverse) for variant in ("scans", "whole_rows"))
     assert parts.tobytes() == whole.tobytes()
 
@@ -53,6 +57,27 @@ def test_sums_are_those_of_all_before_at_every_length(dtype):
             given = x[:n][::-1] if reverse else x[:n]
             expected = np.cumsum(given, dtype=np.int64)[:: -1 if reverse else 1]
             np.testing.assert_array_equal(table().cumsum(x[:n], reverse=reverse).astype(np.int64), expected)
+
+
+@pytest.mark.parametrize(("transposes", "reverse"), each_value([True, False], [True, False]))
+def test_sums_within_groups_are_right_at_every_length(monkeypatch, transposes, reverse):
+    monkeypatch.setattr(variants, "transposes", lambda target: transposes)
+    for n in (128, 129, 143, 191, 255, 323, 16_384 + 130):
+        x = np.random.default_rng(n).integers(-9, 9, (2, n)).astype(np.float32)
+        expected = np.cumsum(x[:, ::-1] if reverse else x, 1)[:, :: -1 if reverse else 1]
+        for variant in ("scans", "whole_rows"):
+            np.testing.assert_array_equal(computed("cumsum", x, "simd", variant, reverse=reverse), expected)
+
+
+@pytest.mark.parametrize(("transposes", "reverse"), each_value([True, False], [True, False]))
+def test_sums_of_a_group_may_overflow_where_the_running_sum_does_not(monkeypatch, transposes, reverse):
+    monkeypatch.setattr(variants, "transposes", lambda target: transposes)
+    for at in range(100, 116):  # three neighbours or more overflow, all four or all of the group do not
+        x = np.zeros(300, np.float32)
+        x[0], x[at : at + 4] = -3e38, (1.2e38, 1.2e38, 1.2e38, -3.3e38)
+        given = x[::-1] if reverse else x
+        found = computed("cumsum", given.copy(), "simd", reverse=reverse)[:: -1 if reverse else 1]
+        np.testing.assert_array_equal(found, np.cumsum(x, dtype=np.float64).astype(np.float32))
 
 
 def test_a_long_sum_is_within_nine_roundings_of_its_elements():

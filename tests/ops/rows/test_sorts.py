@@ -109,7 +109,14 @@ def agrees_by_lane(name, x, attrs, device):
 @pytest.mark.parametrize("lanes", [4, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2, 8, 16))])
 @pytest.mark.parametrize(
     ("rows", "dim", "k"),
-    [(5, 37, 20), *(pytest.param(*case, marks=pytest.mark.full) for case in ((1, 1, 1), (17, 144, 16), (33, 300, 17)))],
+    [
+        (5, 37, 20),
+        (5, 500, 300),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in ((1, 1, 1), (17, 144, 16), (33, 300, 17), (3, 1100, 600))
+        ),
+    ],
 )
 def test_rows_in_lanes_of_any_number_are_sorted(lanes, rows, dim, k):
     device = replace(cpu_device(), lanes=lanes)

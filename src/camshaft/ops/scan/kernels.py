@@ -11,6 +11,9 @@ from camshaft.lang.tracing.tracer import Variable
 from camshaft.ops.reduce.frame import combine, start_of
 from camshaft.ops.scan.quads import QuadScan
 from camshaft.ops.scan.row_scan import RowScan, stored, wide
+from camshaft.ops.scan.transposed import TransposedScan
+
+STEPS, FORMS = "steps", {"quads": QuadScan, "transposed": TransposedScan}
 
 
 def _row(k: Tracer, inner: int) -> ir.Value:
@@ -18,12 +21,12 @@ def _row(k: Tracer, inner: int) -> ir.Value:
 
 
 def _scan(
-    k: Tracer, quads: bool, arrays: tuple[Array, Array], row: ir.Value, carry: Variable, kind: str, reverse: bool,
+    k: Tracer, form: str, arrays: tuple[Array, Array], row: ir.Value, carry: Variable, kind: str, reverse: bool,
     lanes: int, share: int, streams: bool = False,
 ) -> RowScan | QuadScan:  # fmt: skip
-    """The scan of a row. `quads`: sums in f32 within a group."""
-    if quads:
-        return QuadScan(k, *arrays, row, carry, reverse, lanes, streams)
+    """The scan of a row. `form`: of which kind, of FORMS for sums in f32 within a group, or else STEPS."""
+    if form in FORMS:
+        return FORMS[form](k, *arrays, row, carry, reverse, lanes, streams)
     return RowScan(k, *arrays, row, carry, kind, reverse, lanes, share, streams)
 
 
@@ -40,22 +43,22 @@ def along_rows(
     dim: int,
     lanes: int,
     share: int,
-    quads: bool,
+    form: str,
     streams: bool,
 ) -> None:
     # out[r, c] = fold of x[r, i] over i <= c, or i >= c if reverse
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    _scan(k, quads, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams).part(0, k.number(dim, i64))
+    _scan(k, form, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams).part(0, k.number(dim, i64))
 
 
 @kernel
 def part_by_part(
     k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, parts: int,
-    lanes: int, share: int, quads: bool, streams: bool,
+    lanes: int, share: int, form: str, streams: bool,
 ) -> None:  # fmt: skip
     # the bits of part_totals and parts_of_rows, where each row is read once by one program
     before, carry, total = (k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype]) for _ in range(3))
-    scan = _scan(k, quads, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams)
+    scan = _scan(k, form, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams)
     for j in k.range(parts):
         first = (parts - 1 - j if reverse else j) * k.number(per, i64)
         carry.set(before.value)
@@ -67,19 +70,19 @@ def part_by_part(
 @kernel
 def part_totals(
     k: Tracer, x: Array, totals: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int, lanes: int,
-    share: int, quads: bool,
+    share: int, form: str,
 ) -> None:  # fmt: skip
     # totals[r, p] = fold of the part's columns
     row, first = _row(k, inner), k.program(2) * per
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
-    scan = _scan(k, quads, (x, totals), row, carry, kind, reverse, lanes, share)
+    scan = _scan(k, form, (x, totals), row, carry, kind, reverse, lanes, share)
     totals[row, k.program(2)] = scan.total(first, k.minimum(first + per, dim))
 
 
 @kernel
 def parts_of_rows(
     k: Tracer, x: Array, totals: Array, out: Array, *, kind: str, dtype: str, reverse: bool, inner: int, dim: int, per: int,
-    parts: int, lanes: int, share: int, quads: bool, streams: bool,
+    parts: int, lanes: int, share: int, form: str, streams: bool,
 ) -> None:  # fmt: skip
     # as along_rows, from the totals of the parts before (after, if reverse), which are folded in order
     row, part = _row(k, inner), k.program(2)
@@ -87,7 +90,7 @@ def parts_of_rows(
     for j in k.range(parts - 1 - part if reverse else part):
         carry.set(combine(k, kind, carry.value, totals[row, parts - 1 - j if reverse else j]))
     first = part * per
-    scan = _scan(k, quads, (x, out), row, carry, kind, reverse, lanes, share, streams)
+    scan = _scan(k, form, (x, out), row, carry, kind, reverse, lanes, share, streams)
     scan.part(first, k.minimum(first + per, dim))
 
 

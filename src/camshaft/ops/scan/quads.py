@@ -38,9 +38,14 @@ class QuadScan:
     streams: bool = False
 
     @property
+    def group(self) -> int:
+        """Elements of a group."""
+        return self.lanes
+
+    @property
     def folds(self) -> int:
         """Totals of a group that the steps combine."""
-        return self.lanes // EACH
+        return self.group // EACH
 
     def part(self, first: ir.Operand, stop: ir.Operand, total: Variable | None = None) -> None:
         """Sums the columns from `first` to `stop`; adds their sum to `total`."""
@@ -66,7 +71,7 @@ class QuadScan:
             for each in sums:
                 each.set(each.value + last)
             if writes:
-                self._store(at, end, near + self._before(k.rounded(folds + carry), carry))
+                self._store(at, end, near + self._before(k.rounded(folds + carry), carry, k.lane() // EACH))
         with k.when((k.lanes_sum(squares) <= _GREATEST) ^ k.const(1, boolean)):
             for each, value in zip(sums, before, strict=True):
                 each.set(value)
@@ -84,15 +89,15 @@ class QuadScan:
     def _groups(self, first: ir.Operand, stop: ir.Operand) -> Iterator[tuple[ir.Value, ir.Operand | None]]:
         """The first column of each group in the order of the scan, and None, or `stop` where it ends within the group."""
         k = self.k
-        whole = (stop - first) // self.lanes
-        rest = first + whole * self.lanes
+        whole = (stop - first) // self.group
+        rest = first + whole * self.group
         for ends in (True, False) if self.reverse else (False, True):
             if ends:
-                for at in k.range(rest, stop, self.lanes):
+                for at in k.range(rest, stop, self.group):
                     yield at, stop
                 continue
             for j in k.range(whole):
-                yield first + ((whole - 1 - j) if self.reverse else j) * self.lanes, None
+                yield first + ((whole - 1 - j) if self.reverse else j) * self.group, None
 
     def _has(self, at: ir.Value, stop: ir.Operand) -> ir.Value:
         """Whether a lane's column is before `stop`; i32 takes half the registers of i64."""
@@ -124,22 +129,29 @@ class QuadScan:
 
     def _steps(self, value: ir.Value, size: int) -> ir.Value:
         """The running sums of every `size` neighbours."""
-        k, lane = self.k, self.k.lane()
+        k, number = self.k, self._number()
         for step in (1 << i for i in range(size.bit_length() - 1)):
-            half = lane // step
+            half = number // step
             has, last = ((half & 1) < 1, half * step + step) if self.reverse else ((half & 1) > 0, half * step - 1)
-            near = k.shuffle(value, k.select(has, last, lane))
+            near = k.shuffle(value, self._place(k.select(has, last, number)))
             # not merged with the next step's shuffle, which would take several moves for each
             value = k.rounded(k.select(has, near, 0.0) + value)
         return value
 
-    def _before(self, folds: ir.Value, carry: ir.Value) -> ir.Value:
-        """The sum before each lane's neighbours: of the fold before, or the carry."""
-        k, lane = self.k, self.k.lane()
-        at = lane // EACH
+    def _place(self, number: ir.Value) -> ir.Value:
+        """The lane of a value, by its number in the order of a row."""
+        return number
+
+    def _number(self) -> ir.Value:
+        """The number of the value in each lane."""
+        return self.k.lane()
+
+    def _before(self, folds: ir.Value, start: ir.Operand, at: ir.Value) -> ir.Value:
+        """Of the fold before that numbered `at` in each lane, or `start`."""
+        k = self.k
         has = at < self.folds - 1 if self.reverse else at >= 1
         other = k.select(has, at + (1 if self.reverse else -1), 0)
-        return k.select(has, k.shuffle(folds, other), carry)
+        return k.select(has, k.shuffle(folds, self._place(other)), start)
 
 
 def width_for(dim: int, lanes: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from camshaft.dtypes import i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.ops.sort.keys import keys_of
-from camshaft.ops.sort.network import BLOCK, Network, Words
+from camshaft.ops.sort.network import BLOCK, Network, Words, transposed
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Rows:
             row = k.minimum(self.first + i, self.n_rows - 1) * self.inner + self.offset
             for column, at in self._tiles(stop):
                 self.columns[column + i, k.lane()] = self.words.word(k, x[row, at], at)
-        transposed(k, self.columns, stop, self.width)
+        transpose(k, self.columns, stop, self.width)
 
     def store(self, stop: ir.Value, put: Callable[[ir.Value, ir.Value, ir.Value], None]) -> None:
         """Calls put(row, lanes' columns, words) for the columns below `stop`."""
         k = self.k
-        transposed(k, self.columns, stop, self.width)
+        transpose(k, self.columns, stop, self.width)
         for i in k.range(k.minimum(self.n_rows - self.first, self.width)):
             row = (self.first + i) * self.inner + self.offset
             for column, at in self._tiles(stop):
@@ -54,18 +54,13 @@ class Rows:
             yield whole * self.width, whole * self.width + k.lane()
 
 
-def transposed(k: Tracer, columns: Array, stop: ir.Value, width: int) -> None:
-    """Transposes every `width` vectors, for the columns below `stop`: exchanges halves, quarters and so on."""
-    lane = k.lane()
-    pairs = (stop + (width - 1)) // width * (width // 2)
-    for shift in range(width.bit_length() - 1):
-        step = 1 << shift
-        low, other = (lane & step) < 1, lane ^ step
-        for j in k.range(pairs):
-            at = ((j >> shift) << (shift + 1)) + (j & (step - 1))
-            a, b = columns[at, lane], columns[at + step, lane]
-            columns[at, lane] = k.select(low, a, k.shuffle(b, other))
-            columns[at + step, lane] = k.select(low, k.shuffle(a, other), b)
+def transpose(k: Tracer, columns: Array, stop: ir.Value, width: int) -> None:
+    """Transposes every `width` vectors, for the columns below `stop`."""
+    for tile in k.range((stop + (width - 1)) // width):
+        places = [tile * width + i for i in range(width)]
+        vectors = transposed(k, [columns[place, k.lane()] for place in places], width, apart=True)
+        for place, vector in zip(places, vectors, strict=True):
+            columns[place, k.lane()] = vector
 
 
 def _ordered(k: Tracer, words: Words, columns: Array, dim: ir.Operand, levels: ir.Operand, times: ir.Operand) -> None:

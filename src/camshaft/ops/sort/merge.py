@@ -15,7 +15,7 @@ from camshaft.dtypes import i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.tracing.tracer import Variable
 from camshaft.ops.sort.keys import keys_of
-from camshaft.ops.sort.lanes import transposed
+from camshaft.ops.sort.lanes import transpose
 from camshaft.ops.sort.network import BLOCK, Network, Words
 
 # Parts that a program merges at once.
@@ -139,7 +139,7 @@ def _sort_tile(
             word.set(words.word(k, x[row, at], at))
         columns[i, k.lane()] = word.value
     Network(k, columns, k.var(length, i64)).sort((length // BLOCK).bit_length() - 1, 0)
-    transposed(k, columns, k.number(length, i64), width)
+    transpose(k, columns, k.number(length, i64), width)
     stride = length + width
     for i in k.range(width):
         for tile in k.range(length // width):

@@ -9,10 +9,10 @@ merged in pairs, of which the lesser half stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from camshaft.dtypes import DType, i32, i64, u32, u64
+from camshaft.dtypes import DType, f32, f64, i32, i64, u32, u64
 from camshaft.lang import Array, Tracer, ir
 from camshaft.lang.tracing.tracer import Variable
 from camshaft.ops.sort.keys import Keys
@@ -98,6 +98,29 @@ def ordered(k: Tracer, a: ir.Value, b: ir.Value, width: int) -> tuple[ir.Value, 
     return low, (a ^ b ^ low if width * a.dtype.bits >= 512 else k.maximum(a, b))
 
 
+def exchanged(k: Tracer, a: ir.Value, b: ir.Value, step: int) -> tuple[ir.Value, ir.Value]:
+    """Exchanges the upper lanes of a, those with the bit `step`, with the lower ones of b."""
+    lower, other = (k.lane() & step) < 1, k.lane() ^ step
+    return k.select(lower, a, k.shuffle(b, other)), k.select(lower, k.shuffle(a, other), b)
+
+
+def transposed(k: Tracer, vectors: Sequence[ir.Value], size: int, apart: bool = False) -> list[ir.Value]:
+    """Of every `size` vectors, a power of two: lane i of vector j to lane j of vector i, in blocks of as many lanes. `apart`:
+    LLVM does not merge shuffles of two exchanges into more."""
+    found = list(vectors)
+    for step in (1 << i for i in range(size.bit_length() - 1)):
+        for at in (i for i in range(len(found)) if not i & step):
+            pair = exchanged(k, found[at], found[at + step], step)
+            found[at], found[at + step] = (_kept(k, each) for each in pair) if apart else pair
+    return found
+
+
+def _kept(k: Tracer, words: ir.Value) -> ir.Value:
+    """These words, as an operation's result that no other operation is merged with."""
+    floats = f32 if words.dtype.bits == 32 else f64
+    return k.bitcast(k.rounded(k.bitcast(words, floats)), words.dtype)
+
+
 @dataclass(frozen=True)
 class Network:
     """Sorts the first `n` places, a multiple of BLOCK, of every lane's column of `words`."""
@@ -115,8 +138,9 @@ class Network:
             with k.when(level >= levels):
                 self._lesser_halves(size)
             with k.when(level < levels):
-                self._mirrored_and_halves(size)
-                top.set(size - 2)
+                more = k.select((size > _BLOCK_SHIFT) & ((size & 1) < 1), k.const(1, i64), 0)
+                self._mirrored_and_halves(size, more)
+                top.set(size - 2 - more)
                 shift.set(size + 1)
             self._clean(top.value)
 
@@ -154,19 +178,24 @@ class Network:
             for place, value in zip(places, values, strict=True):
                 self._set(place, value)
 
-    def _mirrored_and_halves(self, shift: ir.Value) -> None:
-        """Orders place i with place i from the end, of all blocks of 2 << shift places, then the pairs at a quarter of them."""
+    def _mirrored_and_halves(self, shift: ir.Value, more: ir.Value) -> None:
+        """Orders place i with place i from the end, of all blocks of 2 << shift places, then the pairs at a quarter of them, and
+        if `more` is 1 those at an eighth: so that an even number of distances is left for `_clean`."""
         k, size, half = self.k, self.k.const(2, i64) << shift, self.k.const(1, i64) << (shift - 1)
         whole = self.n.value >> (shift + 1)
-        for j in k.range(whole):
-            first = j << (shift + 1)
-            for i in k.range(half):
-                low, high = first + i, first + (size - 1) - i
-                self._order_four(low, low + half, high - half, high, mirrored=True)
+        for n, is_so in ((4, more < 1), (8, more > 0)):
+            with k.when(is_so):
+                part = half >> (n // 8)
+                for j in k.range(whole):
+                    first = j << (shift + 1)
+                    for i in k.range(part):
+                        low = [first + i + part * place for place in range(n // 2)]
+                        self._order_all(*low, *(first * 2 + (size - 1) - place for place in low[::-1]), mirrored=True)
         end = whole << (shift + 1)
         for i in k.range(size - (self.n.value - end), size >> 1):  # the last block may end early
             self._order(end + i, end + size - 1 - i)
-        self._halves(end, shift - 1)
+        for i in k.range(more + 1):
+            self._halves(end, shift - 1 - i)
 
     def _two_halves(self, shift: ir.Value, single: ir.Value) -> None:
         """Orders the pairs at the distance 1 << shift, then those at half of it unless `single` is 1."""
@@ -175,7 +204,7 @@ class Network:
         for j in k.range(whole):
             for i in k.range(half):
                 low = (j << (shift + 1)) + i
-                self._order_four(low, low + half, low + 2 * half, low + 3 * half, mirrored=False)
+                self._order_all(*(low + place * half for place in range(4)), mirrored=False)
         end = whole << (shift + 1)
         for i in k.range(2 - single):
             self._halves(end, shift - i)
@@ -207,11 +236,14 @@ class Network:
         self._set(low, a)
         self._set(high, b)
 
-    def _order_four(self, *places: ir.Value, mirrored: bool) -> None:
-        a, b, c, d = (self._get(place) for place in places)
+    def _order_all(self, *places: ir.Value, mirrored: bool) -> None:
+        """Orders pairs as `halves` does; if `mirrored`, first each place with that as far from the end."""
+        n = len(places)
+        pairs = [*halves(n)]
         if mirrored:
-            (a, d), (b, c) = self._ordered(a, d), self._ordered(b, c)
-        else:
-            (a, c), (b, d) = self._ordered(a, c), self._ordered(b, d)
-        for place, value in zip(places, (*self._ordered(a, b), *self._ordered(c, d)), strict=True):
+            pairs[: n // 2] = [(i, n - 1 - i) for i in range(n // 2)]
+        values = [self._get(place) for place in places]
+        for a, b in pairs:
+            values[a], values[b] = self._ordered(values[a], values[b])
+        for place, value in zip(places, values, strict=True):
             self._set(place, value)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from camshaft.lang import Tracer, ir
-from camshaft.ops.sort.network import halves, odd_even_merge_sort, ordered
+from camshaft.ops.sort.network import exchanged, halves, odd_even_merge_sort, ordered, transposed
 
 Vectors = list[ir.Value]
 
@@ -77,16 +77,11 @@ class Leaf:
         for row in range(0, self.rows if steps else 0, 2):
             low, high = words[row : row + 2]
             for step in steps:
-                low, high = self._ordered(*self._exchanged(low, high, step))
+                low, high = self._ordered(*exchanged(self.k, low, high, step))
             for step in reversed(steps):
-                low, high = self._exchanged(low, high, step)
+                low, high = exchanged(self.k, low, high, step)
             words[row : row + 2] = low, high
         return words
-
-    def _exchanged(self, a: ir.Value, b: ir.Value, step: int) -> tuple[ir.Value, ir.Value]:
-        """Exchanges the upper lanes of a, those with the bit `step`, with the lower ones of b."""
-        k, lower, other = self.k, self._lower(step), self._other(step)
-        return k.select(lower, a, k.shuffle(b, other)), k.select(lower, k.shuffle(a, other), b)
 
     # --- the order of lanes ----------------------------------------------------------------------------------------------
     def _bits(self, bits: int) -> int:
@@ -107,10 +102,6 @@ class Leaf:
     def transposed(self, words: Vectors) -> Vectors:
         """Blocks of as many rows as lanes: lane i of row j to lane j of row i. Then the blocks of each lane follow each other."""
         size = min(self.rows, self.width)
-        step = 1
-        while step < size:
-            for at in (i for i in range(self.rows) if not i & step):
-                words[at], words[at + step] = self._exchanged(words[at], words[at + step], step)
-            step *= 2
+        words = transposed(self.k, words, size)
         blocks = self.rows // size
         return [words[block * size + row] for row in range(size) for block in range(blocks)]
