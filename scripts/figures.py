@@ -190,6 +190,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ops": ops,
     **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats", "iq-formats-avx2")},
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
+    "moe-zen4": partial(beside, "moe_zen4"),
     **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},
     **{f"{name}-zen4": partial(beside, f"{name}_zen4") for name in ("convolution", "sorts")},
     "attention": attention,

@@ -11,6 +11,7 @@ from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.spec import TensorSpec, bound
+from camshaft.plan.memory.allocate import HUGE_PAGE
 from camshaft.tune import inputs as cold
 from camshaft.tune.benchmark import Candidate, benchmark_kernel, benchmark_round_robin, plan_of
 from camshaft.tune.inputs import input_sets, inputs_for
@@ -90,6 +91,12 @@ def test_small_inputs_stay_warm() -> None:
     sets = input_sets(op, node, inputs_for(op, node), cold=True)
     assert len({id(inputs[0]) for inputs in sets}) == 1
     assert len({id(inputs[1]) for inputs in sets}) == len(sets) > 1
+
+
+def test_large_inputs_are_in_huge_pages_as_weights_are() -> None:
+    large, small = (TensorSpec((n,), f32) for n in (1 << 20, 1 << 10))
+    assert cold.memory_of(np.ones(1 << 20, np.float32), large).ctypes.data % HUGE_PAGE == 0
+    assert cold.memory_of(np.ones(1 << 10, np.float32), small).view(np.float32).sum() == 1 << 10
 
 
 def test_copies_take_no_more_than_half_a_gigabyte() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from camshaft.ops.op import NodeSpec, Op
 from camshaft.ops.spec import Part, TensorSpec, bound
-from camshaft.plan.memory.allocate import aligned_bytes
+from camshaft.plan.memory.allocate import HUGE_PAGE, aligned_bytes, huge_pages
 from camshaft.selection.host_info import hardware
 
 ASSUMED_CACHE_NBYTES = 32 << 20
@@ -36,8 +36,8 @@ def inputs_for(op: Op, node: NodeSpec) -> tuple[Array, ...]:
 
 
 def memory_of(array: Array, spec: TensorSpec) -> Bytes:
-    """Copy an array into plan memory: bytes, 64-byte aligned."""
-    memory = aligned_bytes(max(spec.nbytes, 1), 64)
+    """Copy an array into plan memory: bytes, 64-byte aligned, large ones in huge pages, as weights are."""
+    memory = huge_pages(spec.nbytes) if spec.nbytes >= HUGE_PAGE else aligned_bytes(max(spec.nbytes, 1), 64)
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     memory[: len(raw)] = raw
     return memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from camshaft.graph.passes.rewrite import prepare
 from camshaft.lang.interpreter.interpret import interpret
 from camshaft.lang.interpreter.memory import Memory
 from camshaft.ops.experts.samples import Case
-from camshaft.ops.kernels.launch import operand_spec, signature
+from camshaft.ops.kernels.launch import for_workers, operand_spec, signature
 from camshaft.ops.op import Build, Launch, NodeSpec, Op
+from camshaft.ops.quantized import matmul
+from camshaft.ops.quantized.products import gemv
 from camshaft.ops.quantized.samples import random_blocks
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import run_variant
+from tests.support.quick import quick_of
 
 GROUPED = ops.get("quantized_matmul_grouped")
 D, F, E = 64, 32, 6
@@ -83,11 +87,51 @@ def test_sorted_pairs_have_the_bits_of_single_ones(quantized: bool) -> None:
     case, device = Case("Q4_1", 29, 29, 2, (3, 32, 64), quantized, False), cpu_device("simd")
     node, given = NodeSpec(case.specs, GROUPED.infer(case.specs, {}), {}), case.inputs()
     one = run_variant(variant_of(GROUPED, "pairs"), node, device, given)[0]
-    for variant in (variant_of(GROUPED, name) for name in ("sorted", "streams")):
-        if variant.supports(node, device) is None:  # streams: of q8, on some CPUs
-            np.testing.assert_array_equal(run_variant(variant, node, device, given)[0], one)
+    np.testing.assert_array_equal(run_variant(variant_of(GROUPED, "sorted"), node, device, given)[0], one)
     assert not one[1, 0].any()  # experts out of range give zeros
     assert not one[2, -1].any()
+
+
+HAS_STREAMS = gemv.has_streams(cpu_device("simd"))
+# Two and four streams, by one block, two, and whole super-blocks of floats and of whole numbers.
+STREAMED = [("Q8_0", 64, False), ("Q4_K", 512, False), ("Q4_K", 256, True), ("Q5_0", 64, False), ("Q6_K", 256, False)]
+
+
+@pytest.mark.skipif(not HAS_STREAMS, reason="streams are for vectors of 16 numbers and for AVX2 without VNNI")
+@pytest.mark.parametrize(("name", "k", "by_slot"), quick_of(STREAMED, STREAMED[:3]))
+def test_slots_at_once_have_the_bits_of_single_ones(name: str, k: int, by_slot: bool) -> None:
+    case, device = Case(name, 3, 3, 4, (6, 32, k), True, by_slot), cpu_device("simd")
+    node, given = NodeSpec(case.specs, GROUPED.infer(case.specs, {}), {}), case.inputs()
+    streams = variant_of(GROUPED, "streams")
+    assert streams.supports(node, device) is None
+    found, one = (run_variant(v, node, device, given)[0] for v in (streams, variant_of(GROUPED, "pairs")))
+    np.testing.assert_array_equal(found, one)
+    assert not one[1, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "by_slot", "workers", "chosen"),
+    [
+        ("Q4_K", False, 1, "streams"), ("Q4_K", True, 1, "streams"), ("Q6_K", False, 1, "streams"),
+        ("Q6_K", True, 1, "pairs"), ("Q4_1", False, 1, "pairs"), ("Q4_K", False, 2, "pairs"),
+    ],
+)  # fmt: skip
+def test_one_worker_reads_several_experts_at_once_where_that_is_faster(
+    name: str, by_slot: bool, workers: int, chosen: str
+) -> None:
+    specs = Case(name, 1, 1, 8, (16, 256, 512), True, by_slot).specs
+    node = NodeSpec(specs, GROUPED.infer(specs, {}), {})
+    device = replace(cpu_device("simd"), lanes=16)
+    with for_workers(workers):
+        fits = (v for v in GROUPED.variants if v.supports(node, device) is None)
+        assert min(fits, key=lambda v: v.cost(node, device)).name == chosen
+
+
+@pytest.mark.parametrize(("name", "tokens", "ahead"), [("Q8_0", 1, 0), ("Q8_0", 2, 128), ("Q4_0", 1, 128)])
+def test_one_token_of_bytes_prefetches_nothing(name: str, tokens: int, ahead: int) -> None:
+    specs = Case(name, tokens, tokens, 2, (3, 32, 64), True, False).specs
+    node = NodeSpec(specs, GROUPED.infer(specs, {}), {})
+    assert matmul.ahead_of(node, replace(cpu_device("simd"), lanes=16), tokens) == ahead
 
 
 def block(tokens: int | cs.Extent, names: str = "Q4_0 Q8_0 Q4_0") -> tuple[Graph, list[np.ndarray]]:

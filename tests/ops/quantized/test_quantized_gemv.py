@@ -33,7 +33,7 @@ HAS_STREAMS = cpu_device().lanes == 16 or has_int16_sums(cpu_device())
 def test_ragged_shares_give_the_tiles_bits(name) -> None:
     given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, "q8"))
     wanted = check_sample(OP, TILE, cpu_device(), given)
-    for streams, step in ((1, 1), (3, 2), (4, 4), (6, 1)):
+    for streams, step in ((1, 1), (2, 8), (3, 2), (4, 4), (6, 1)):
         variant = GEMV.with_values({"streams": streams, "step": step})
         assert variant.supports(node_of(OP, given), cpu_device()) is None
         found = check_sample(OP, variant, cpu_device(), given)

@@ -21,6 +21,19 @@ from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
 # Programs of one expert follow each other, as they read the same rows of x; but workers get contiguous programs, and experts
 # have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.
 MOST_SHARES, LEAST_PARTS = 16, 8
+# (streams, blocks of each at a time) where slots share a row of x, and where each has its own: the fastest of 2, 4 and 1, 2, 4, 8
+# on one Zen 4 core. Elsewhere one expert after the other, with prefetches, is as fast.
+SHARED_X = {
+    "Q4_0": (4, 1),
+    "Q5_0": (4, 2),
+    "Q8_0": (2, 1),
+    "Q4_K": (2, 8),
+    "Q5_K": (2, 8),
+    "Q6_K": (2, 8),
+    "IQ4_NL": (4, 2),
+    "IQ4_XS": (2, 8),
+}
+OWN_X = {"Q8_0": (2, 2), "Q4_K": (2, 8), "Q5_K": (2, 8), "IQ4_NL": (2, 8), "IQ4_XS": (2, 1)}
 
 
 def _flat(node: ops.NodeSpec) -> tuple[ops.Operand, ...]:
@@ -55,22 +68,27 @@ def _build_pairs(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> 
 
 
 def _pairs_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    ahead = matmul.AHEAD if kernels.is_q8(node.inputs[0]) and not has_threads(target) else 0
-    return {"ahead": ahead}
+    return {"ahead": matmul.ahead_of(node, target, 1)}
+
+
+def _fastest(node: ops.NodeSpec, target: ops.Target) -> tuple[int, int] | None:
+    """Returns the streams that are fastest for a format, and the blocks of each at a time; None where several are no faster."""
+    ours = SHARED_X if order.per_token(node) else OWN_X
+    return (gemv.FASTEST_INT16 if has_int16_sums(target) else ours).get(node.inputs[1].dtype.name)
 
 
 def _streams_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
-    """Returns as many streams as divide the slots, and the blocks of each at a time, of those that are fastest in gemv.py."""
-    most, step = gemv.fastest(node.inputs[1].dtype.name, target)
+    """Returns as many of the fastest streams as divide the slots, and the blocks of each at a time."""
+    most, step = _fastest(node, target) or (1, 1)
     streams = next(n for n in range(most, 0, -1) if node.inputs[-1].bounds[1] % n == 0)
     return {"ahead": 0, "streams": streams, "step": gcd(step, node.inputs[1].bounds[2] // BLOCK)}
 
 
 def _streams_only(node: ops.NodeSpec, target: ops.Target) -> str | None:
-    if node.inputs[1].dtype.name not in gemv.FASTEST:
-        return f"takes weights of {', '.join(gemv.FASTEST)}"
     if not gemv.has_streams(target) or not kernels.is_q8(node.inputs[0]):
         return f"takes quantized activations on CPUs with vectors of {ROWS} numbers, or AVX2 without VNNI"
+    if _fastest(node, target) is None:
+        return f"one expert of {node.inputs[1].dtype.name} after the other is as fast"
     if _streams_values(node, target)["streams"] == 1:
         return f"{node.inputs[-1].bounds[1]} slots have no common divisor with its streams"
     return whole_tiles(node, target)
@@ -111,9 +129,8 @@ def _sorted_values(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     most = tokens_of["q8" if kernels.is_q8(node.inputs[0]) else "f32"]
     expected = 1.25 * order.n_pairs(node) / node.inputs[1].bounds[0]
     tokens = next((n for n in _TOKENS if expected <= n <= most), most)
-    ahead = 0 if has_threads(target) or not kernels.is_q8(node.inputs[0]) else matmul.AHEAD
     rows = _rows(target, node.inputs[1].bounds[1]) if has_threads(target) else rows
-    return {"rows": rows, "tokens": tokens, "ahead": ahead}
+    return {"rows": rows, "tokens": tokens, "ahead": matmul.ahead_of(node, target, tokens)}
 
 
 def _sorted_refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
@@ -149,11 +166,10 @@ def _pairs_cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 def _streams_cost(node: ops.NodeSpec, target: ops.Target) -> float:
-    """Of one Zen 4 core: Q4_K and Q4_0 23 and 28 GB/s instead of 22 and 25, Q6_K and Q8_0 17 and 22 instead of 16 and 19. With a
-    row of x per slot Q4_0 and Q6_K lost a quarter. Cores that share bandwidth gain nothing. By 16-bit sums half the time and less
-    on a Zen 3 core."""
-    gains = plan_workers() == 1 and order.per_token(node)
-    return (0.5 if has_int16_sums(target) else 0.9 if gains else 1.3) * _pairs_cost(node, target)
+    """Of one Zen 4 core: Q4_K 30 GB/s instead of 26, Q4_0 30 and 28, Q6_K 24 and 23. Cores that share bandwidth gain nothing. By
+    16-bit sums half the time and less on a Zen 3 core."""
+    gain = 0.5 if has_int16_sums(target) else 0.9 if plan_workers() == 1 else 1.3
+    return gain * _pairs_cost(node, target)
 
 
 def sorted_cost(node: ops.NodeSpec, target: ops.Target) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from camshaft.dtypes import f32, i32, u32
@@ -26,13 +26,19 @@ def weight_operands(node: ops.NodeSpec, index: int = 1) -> tuple[ops.Operand, ..
 
 @dataclass(frozen=True)
 class Packed:
-    """A kernel's weights: `codes`, `scales` and `extra` (minima, or the steps of nested scales) of a block format."""
+    """A kernel's weights: `codes`, `scales` and `extra` (minima, or the steps of nested scales) of a block format. `loaded`: the
+    steps of the super-block that a loop is in."""
 
     k: Tracer
     codes: Array
     scales: Array
     extra: Array
     form: PackedFormat
+    loaded: tuple[Value, Value | None] | None = None
+
+    def within(self, load: Load, s: Value) -> Packed:
+        """The weights for the blocks of super-block s, whose steps are loaded once."""
+        return replace(self, loaded=self.steps(load, s))
 
     def code_words(self, load: Load, b: Value) -> list[Value]:
         """The block's 8 words of codes, each 4 consecutive k, a byte each; `load(array, *at)` reads array[tile, *at, row]."""
@@ -55,7 +61,7 @@ class Packed:
             return self._half_e4m3(load(self.scales, b, g)), None
         if not form.is_nested:
             return load(self.scales, b, g), load(self.extra, b, g) if form.has_minima else None
-        step, low = self.steps(load, b // SUPER)
+        step, low = self.loaded or self.steps(load, b // SUPER)
         scale, minimum = self.whole_scale(load, b, g)
         return scale.to(f32) * step, None if minimum is None or low is None else minimum.to(f32) * low
 

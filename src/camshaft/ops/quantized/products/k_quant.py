@@ -8,7 +8,7 @@ byte dot products, float products both. With both sums in one register per token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,6 +24,22 @@ def by_whole_numbers(form: PackedFormat) -> bool:
     """Returns whether integer scales are faster. With minima per 32 k they are 3 % slower (Q4_K, Q5_K on Zen 4: 65 % of the
     int8 peak, 67 % with float scales)."""
     return form.is_nested and (form.is_joint or not form.has_minima)
+
+
+def in_steps(
+    weights: Packed, mine: Sequence[Rows], blocks: int, step: int, nested: bool = True
+) -> Iterator[tuple[Value, list[Packed]]]:
+    """Yields the first of each `step` blocks, and the weights for each of `mine`. If `nested`, steps of nested scales are loaded
+    once a super-block: one token is 5 to 8 % faster, a prompt of Q5_K 2 % slower."""
+    k = weights.k
+    if not (nested and weights.form.is_nested):
+        for b in k.range(0, blocks, step):
+            yield b, [weights] * len(mine)
+        return
+    for s in k.range(blocks // SUPER):
+        own = [weights.within(rows.load, s) for rows in mine]
+        for b in k.range(0, SUPER, step):
+            yield s * SUPER + b, own
 
 
 def nested_totals(

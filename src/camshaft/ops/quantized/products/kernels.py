@@ -121,10 +121,10 @@ def _q8_totals(
     x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Consecutive, blocks: int, ahead: int
 ) -> list[Variable]:
     totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
-    for b in mine.k.range(blocks):
+    for b, (own,) in k_quant.in_steps(weights, [mine], blocks, 1, len(totals) == 1):
         if ahead:
             weights.prefetch(mine.tile, b, ahead)
-        add_block(x, weights, mine, tokens, blocks, b, totals)
+        add_block(x, own, mine, tokens, blocks, b, totals)
     return totals
 
 
