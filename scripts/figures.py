@@ -18,6 +18,7 @@ from scripts.figure_tables import comparison, machine, number, percent, results,
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs" / "performance").glob("*.md")))
 BLOCK = re.compile(r"(<!-- figures: begin ([\w-]+).*?-->\n)(.*?)(<!-- figures: end -->)", re.DOTALL)
+QUANTIZED = ("quantized", "iq-formats", "iq-formats-avx2", "iq-formats-zen4")
 
 # README: what the row is called, results file, group and name of the row, threads.
 SUMMARY = (
@@ -188,7 +189,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "matmul-machine": partial(machine, "matmul"),
     "matmul": partial(comparison, "matmul", name="matmul"),
     "ops": ops,
-    **{name: partial(quantized, name.replace("-", "_")) for name in ("quantized", "iq-formats", "iq-formats-avx2")},
+    **{name: partial(quantized, name.replace("-", "_")) for name in QUANTIZED},
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
     "moe-zen4": partial(beside, "moe_zen4"),
     **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},

@@ -162,6 +162,7 @@ def test_few_variants_are_for_one_target_alone() -> None:
         ("dot", "numpy"),
         ("quantized_matmul", "matrix_unit"),
         ("quantized_matmul", "gemv"),
+        ("quantized_matmul", "multiples"),
         ("quantized_matmul_grouped", "streams"),
         *(
             (op, name)

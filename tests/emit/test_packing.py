@@ -1,4 +1,4 @@
-"""pack, partition, reverse and count: compiled against interpreted, on each way that a CPU has."""
+"""pack, partition, reverse, permute and count: compiled against interpreted, on each way that a CPU has."""
 
 import numpy as np
 import pytest
@@ -80,3 +80,34 @@ def test_reverse_wants_a_vector():
     x = np.zeros(8, np.int32)
     with pytest.raises(VerifyError, match=r"reverse of .*: wanted an explicit vector"):
         trace(lanes, [x, x.copy()])
+
+
+@kernel
+def permuted(k, x, indexes, out, *, width):
+    found = k.permute(k.load_vector(x, 0, width=width), k.load_vector(indexes, 0, width=width))
+    k.store_vector(out, found, 0)
+
+
+@pytest.mark.parametrize("features", [FEATURES, FEATURES - _512, frozenset()], ids=["all", "no AVX-512", "none"])
+@pytest.mark.parametrize("width", [1, 4, 8, 16, 32])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint32])
+def test_a_vector_is_permuted(dtype, width, features):
+    x, indexes = np.arange(width).astype(dtype), np.random.default_rng(width).integers(-99, 99, width).astype(np.int32)
+    given = [x, indexes, np.zeros_like(x)]
+    for (out,) in both(permuted, given, outputs=1, lanes=4, features=features, width=width):
+        np.testing.assert_array_equal(out, x[indexes % width])
+
+
+def test_permute_wants_as_many_indexes_and_words():
+    @kernel
+    def few(k, x, out):
+        k.store_vector(out, k.permute(k.load_vector(x, 0, width=8), k.iota(4, i32)), 0)
+
+    @kernel
+    def long(k, x, out):
+        k.store_vector(out, k.permute(k.iota(8, i64), k.iota(8, i32)).to(i32), 0)
+
+    x = np.zeros(8, np.int32)
+    for wrong, message in ((few, "wanted a vector and as many i32"), (long, "wanted elements of 32 bits")):
+        with pytest.raises(VerifyError, match=f"permute of .*: {message}"):
+            trace(wrong, [x, x.copy()])

@@ -25,7 +25,7 @@ def _row(vector: Cell = "emitter", simt: Cell = "emitter", **other: Cell) -> dic
     return {**row, **other}
 
 
-_FOR_CPUS = Absent("vectors are packed and reversed by kernels for CPUs with LLVM alone")
+_FOR_CPUS = Absent("vectors are packed, reversed and permuted by kernels for CPUs with LLVM alone")
 STRUCTURAL: dict[str, dict[str, Cell]] = {
     "const": _row(),
     "program": _row(),
@@ -49,6 +49,7 @@ STRUCTURAL: dict[str, dict[str, Cell]] = {
     "pack": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
     "partition": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
     "reverse": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
+    "permute": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
     "count": _row(simt=_FOR_CPUS, c=_FOR_CPUS),
 }
 # The statement classes of lang/ir.py.

@@ -22,7 +22,7 @@ GROUPS = {
 # Variants for some CPUs: with matrix units, products of pairs of bf16, vectors of 16 numbers, or AVX-512, which none here has.
 OF_SOME = {
     "matrix_unit": lambda cpu: "bf16" in cpu.features,
-    **dict.fromkeys(("int16_sums", "vnni_sums"), lambda cpu: False),  # of AVX2
+    **dict.fromkeys(("int16_sums", "vnni_sums", "multiples"), lambda cpu: False),  # of AVX2 and AVX-512
     **dict.fromkeys(
         ("bf16_products", "unit_panels", "unit_tiles", "unit_tiles_with_options", "unpacked_tiles", "bf16_parts"),
         lambda cpu: False,

@@ -63,6 +63,7 @@ CPU_RULES: Rules[Context] = Rules(
         "pack": packing.pack,
         "partition": packing.partition,
         "reverse": packing.reverse,
+        "permute": packing.permute,
         "count": packing.count,
     },
     {

@@ -1,4 +1,4 @@
-"""pack, partition, reverse and count of explicit vectors in LLVM IR.
+"""pack, partition, reverse, permute and count of explicit vectors in LLVM IR.
 
 AVX-512 packs by an instruction. AVX2 permutes a register of 8 words by a row of a table, one for each mask. Elsewhere elements
 are stored one after the other: LLVM 22 crashes on its intrinsic for some vectors of CPUs without the instruction.
@@ -102,6 +102,35 @@ def reverse(ctx: Context, value: ir.Value) -> Rep:
     """Return the elements from the last to the first."""
     n, name = value.width, ctx.reps[value.args[0]].name
     return Rep(name if n == 1 else ctx.shuffled(vector_type(value.dtype, n), name, range(n)[::-1]), n)
+
+
+# A register's words -> the feature and the intrinsic that permutes it.
+_PERMUTES = {16: ("avx512f", "llvm.x86.avx512.permvar.sf.512"), 8: ("avx2", "llvm.x86.avx2.permps")}
+
+
+def permute(ctx: Context, value: ir.Value) -> Rep:
+    """Return the elements that the indexes name, by an instruction where the vector is a register."""
+    (vector, indexes), n = (ctx.reps[arg].name for arg in value.args), value.width
+    if n == 1:
+        return Rep(vector, n)
+    feature, name = _PERMUTES.get(n, ("", ""))
+    if feature not in ctx.target.features:
+        return Rep(_named(ctx, vector, indexes, value), n)
+    typ, floats, words = vector_type(value.dtype, n), f"<{n} x float>", f"<{n} x i32>"
+    given = vector if typ == floats else ctx.line(f"bitcast {typ} {vector} to {floats}")
+    found = ctx.call(name, floats, (floats, given), (words, indexes))
+    return Rep(found if typ == floats else ctx.line(f"bitcast {floats} {found} to {typ}"), n)
+
+
+def _named(ctx: Context, vector: str, indexes: str, value: ir.Value) -> str:
+    """The elements one by one."""
+    n, typ, result = value.width, vector_type(value.dtype, value.width), "poison"
+    for i in range(n):
+        index = ctx.line(f"extractelement <{n} x i32> {indexes}, i32 {i}")
+        near = ctx.line(f"and i32 {index}, {n - 1}")
+        element = ctx.line(f"extractelement {typ} {vector}, i32 {near}")
+        result = ctx.line(f"insertelement {typ} {result}, {scalar_type(value.dtype)} {element}, i32 {i}")
+    return result
 
 
 def count(ctx: Context, value: ir.Value) -> Rep:

@@ -146,6 +146,10 @@ def undefined_of(where: Any, origin: str) -> Undefined | None:
     return Undefined(where, origin) if np.any(where) else None
 
 
+# What mixes elements: all are undefined if any is.
+_MIXED = ("reduce", "vector_sum", "vector_max", "scan", "subgroup_reduce", "pack", "partition", "permute", "count")
+
+
 def of_result(value: ir.Value, operands: list[Undefined | None], condition: Any) -> Undefined | None:
     """Return which elements of a result are undefined. `condition`: a select's first operand or a shuffle's lane."""
     origins = [h.origin for h in operands if h is not None]
@@ -160,7 +164,7 @@ def of_result(value: ir.Value, operands: list[Undefined | None], condition: Any)
         return undefined_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][condition], origins[0])
     if value.op == "reverse":
         return undefined_of(parts[0] if np.ndim(parts[0]) == 0 else parts[0][::-1], origins[0])
-    if value.op in ("reduce", "vector_sum", "vector_max", "scan", "subgroup_reduce", "pack", "partition", "count"):
+    if value.op in _MIXED:
         return undefined_of(np.any(parts[0]), origins[0])
     where = parts[0]
     for part in parts[1:]:

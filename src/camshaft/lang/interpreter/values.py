@@ -97,6 +97,7 @@ class ValueMachine:
             "pack": lambda v: packed(*(self.env[a] for a in v.args)),
             "partition": lambda v: partitioned(*(self.env[a] for a in v.args)),
             "reverse": lambda v: self.env[v.args[0]][::-1],
+            "permute": lambda v: self.env[v.args[0]][self.env[v.args[1]] % v.width],
             "count": lambda v: np.int64(np.count_nonzero(self.env[v.args[0]])),
         }
 

@@ -139,6 +139,10 @@ class LaneMethods(Arithmetic):
         """Return the elements of an explicit vector from the last to the first."""
         return self.record("reverse", vector.dtype, (vector,), vector.width)
 
+    def permute(self, vector: ir.Value, indexes: ir.Value) -> ir.Value:
+        """Return element indexes[i], modulo their number, of an explicit vector of 32-bit elements, for each of as many i32."""
+        return self.record("permute", vector.dtype, (vector, indexes), vector.width)
+
     def count(self, mask: ir.Value) -> ir.Value:
         """Return how many elements of an explicit vector of booleans are true, as i64."""
         return self.record("count", i64, (mask,))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from camshaft.dtypes import boolean, i64
+from camshaft.dtypes import boolean, i32, i64
 from camshaft.lang import ir
 from camshaft.lang.atomics import ATOMICS
 from camshaft.lang.instructions import COMBINERS
@@ -123,6 +123,14 @@ def _reverse(scope: Scope, value: ir.Value) -> None:
         raise scope.fail(value.line, f"reverse of {vector!r}: wanted an explicit vector")
 
 
+def _permute(scope: Scope, value: ir.Value) -> None:
+    vector, indexes = value.args
+    if not vector.width or indexes.width != vector.width or indexes.dtype != i32:
+        raise scope.fail(value.line, f"permute of {vector!r} by {indexes!r}: wanted a vector and as many i32")
+    if (value.width, value.dtype) != (vector.width, vector.dtype) or vector.dtype.nbytes != 4:
+        raise scope.fail(value.line, f"permute of {vector!r}: wanted elements of 32 bits")
+
+
 def _count(scope: Scope, value: ir.Value) -> None:
     (mask,) = value.args
     if mask.dtype != boolean or not mask.width or value.width or value.dtype != i64:
@@ -155,5 +163,6 @@ RULES: dict[str, Callable[[Scope, ir.Value], None]] = {
     "pack": _pack,
     "partition": _pack,
     "reverse": _reverse,
+    "permute": _permute,
     "count": _count,
 }

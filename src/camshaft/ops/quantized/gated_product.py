@@ -204,7 +204,8 @@ OP = ops.Op(
             _unpacked_cost,
             tolerance=COARSE,
         ),
-        *(unfused(product) for product in PRODUCT.variants if product.name != "unpacked"),  # that takes f32
+        # those take f32, and other formats
+        *(unfused(product) for product in PRODUCT.variants if product.name not in ("unpacked", "multiples")),
     ),
     samples=_samples,
     error_samples=_error_samples,

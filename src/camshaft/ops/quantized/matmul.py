@@ -3,7 +3,7 @@
 Activations are f32, or 8 bits or bf16 in tiles, made once per tensor (quantize_activations). The variants are a register tile
 (here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), slices of the
 depth for few tokens on GPUs (sliced.py), matrix units (matrix_unit.py and unpacked_tiles.py, on GPUs unpacked_units.py) and
-unpacked weights (unpacked.py).
+unpacked weights (unpacked.py), and multiples of tokens' scales (multiples_tile.py).
 """
 
 from __future__ import annotations
@@ -27,12 +27,21 @@ from camshaft.ops.quantized.products import (
     avx2_tile,
     gemv,
     matrix_unit,
+    multiples_tile,
     sliced,
     unpacked,
     unpacked_tiles,
     unpacked_units,
 )
-from camshaft.ops.quantized.products.kernels import ROW, is_q8, packed_only, product_build, product_tile, tile_cost
+from camshaft.ops.quantized.products.kernels import (
+    FEW_ROWS,
+    ROW,
+    is_q8,
+    packed_only,
+    product_build,
+    product_tile,
+    tile_cost,
+)
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
 from camshaft.ops.spec import TensorSpec
 
@@ -49,9 +58,6 @@ WIDEST_TILE = (ROWS, {"q8": 12, "f32": 6})
 MOST_TOKENS, EASY_BITS = 16, (4, 8)
 # On GPUs a row is a thread, and two warps share loads of the tokens.
 THREADS = 64
-# Products of more tokens are by tiles of bf16 where these may be. Next tokens of sequences and the logits of a prompt (64 rows at
-# most) keep codes of 8 bits, so that a row has the bits that it has alone.
-FEW_ROWS = 64
 # Distance of prefetches of codes in a GEMV, in words of 64 bytes: 8 KiB gave 27 to 30 GB/s on one Zen 4 core, 4 KiB 26 to 28,
 # none 21. One token of Q8_0 is 5 to 14 % faster without, by one and two threads: a line of codes takes five instructions.
 AHEAD, PLAIN_BITS = 128, 8
@@ -208,6 +214,7 @@ OP = ops.Op(
         gemv.VARIANT,
         ROW,
         sliced.VARIANT,
+        multiples_tile.VARIANT,
         matrix_unit.VARIANT,
         avx2_tile.INT16,
         avx2_tile.VNNI,

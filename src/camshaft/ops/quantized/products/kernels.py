@@ -24,6 +24,10 @@ from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operand
 from camshaft.ops.quantized.products import k_quant
 from camshaft.ops.spec import TensorSpec
 
+# Products of more tokens may have other bits than those of one: by tiles of bf16, or another order of factors. Next tokens of
+# sequences and the logits of a prompt (64 rows at most) do not, so that a row has the bits that it has alone.
+FEW_ROWS = 64
+
 
 def is_q8(x: TensorSpec) -> bool:
     """Returns whether activations are quantized."""

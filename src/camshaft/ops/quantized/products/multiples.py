@@ -1,0 +1,160 @@
+"""The arithmetic of quantized_matmul with AVX-512 VNNI where whole scales are 1, 3, .. 31: products of scales are looked up.
+
+On Zen 4 byte dot products and multiplications of integers and floats share two ports; permutations and conversions have others. A
+block of 32 k costs a token 8 dot products and one multiply-add. The product of both scales would be one more multiplication, of
+16 rows by each token. Here it is a permutation: scratch memory has 16 multiples of a token's scale, of which each row's whole
+scale chooses one.
+
+A program has some tokens and some tiles of 16 rows, and takes a super-block of 256 k at a time. It copies the tokens' codes to
+scratch, where they are one piece, with the multiples beside them. It unpacks each tile's blocks there once for all tokens, the
+next tile's while it multiplies one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from camshaft.dtypes import f32, i32, u32
+from camshaft.lang import Array, Tracer, Value, Variable
+from camshaft.ops.quantized.operands import Rows, dot_words
+from camshaft.ops.quantized.packed.packing import ROWS, SUPER
+from camshaft.ops.quantized.packed.weights import Index, Packed
+
+FORMATS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+WORDS = 8  # of codes in a block of 32 k
+STEP = 4  # tokens at a time
+ONES = 0x01010101
+# Packed, IQ1_S has minima of (2 i + 1) (8 -+ 1) beside scales of 8 (2 i + 1). Here its codes are those of 8 level +- 1, with this
+# zero point.
+IQ1_S_ZERO = 9
+
+
+def block_of(weights: Packed, mine: Rows, b: Value) -> tuple[list[Value], list[Value]]:
+    """Returns the words of codes of block b, and the whole scale of each group."""
+    words = weights.code_words(mine.load, b)
+    pairs = [weights.whole_scale(mine.load, b, g) for g in range(weights.form.groups)]
+    scales, (_, minimum) = [scale for scale, _ in pairs], pairs[0]
+    if minimum is None:
+        return words, scales
+    more = mine.k.select(minimum < scales[0], mine.spread(2 * ONES, u32), mine.spread(0, u32))
+    return [(word << 3) + more for word in words], [scales[0] >> 3]
+
+
+@dataclass(frozen=True)
+class Slab:
+    """A super-block of a program's tokens in scratch: codes [token, word], their sums times the zero point [token, group], and
+    scales times 1, 3, .. 31 [token, block, 16]."""
+
+    k: Tracer
+    codes: Array
+    sums: Array
+    multiples: Array
+
+    def fill(self, x: tuple[Array, ...], first: Value, count: Value, bound: int, s: Value, supers: int) -> None:
+        """Copies `count` tokens from `first` on, those past the bound as the last."""
+        k, (x_codes, x_scales, x_sums) = self.k, x
+        odd = (k.iota(ROWS, i32) * 2 + 1).to(f32)
+        for t in k.range(count):
+            at = k.minimum(first + t, bound - 1) * supers + s
+            self._copy(x_codes, self.codes, t, at)
+            if x_sums.dtype == i32:
+                self._copy(x_sums, self.sums, t, at)
+            else:
+                self._sum_codes(t)
+            for i in range(SUPER):
+                k.store_vector(self.multiples, odd * x_scales[at * SUPER + i], t, i, 0)
+
+    def _copy(self, source: Array, to: Array, t: Value, at: Value) -> None:
+        """Copies row `at` of a flat array."""
+        size = to.shape[1]
+        for i in range(0, size, ROWS):
+            self.k.store_vector(to, self.k.load_vector(source, at * size + i, width=min(size, ROWS)), t, i)
+
+    def _sum_codes(self, t: Value) -> None:
+        """Computes the sums of a token of IQ1_S, whose activations have those that minima need."""
+        k = self.k
+        none, ones = k.splat(0, WORDS, i32), k.splat(ONES, WORDS, u32)
+        for i in range(SUPER):
+            words = k.load_vector(self.codes, t, i * WORDS, width=WORDS)
+            self.sums[t, i] = k.vector_sum(k.dot4(none, ones, words)) * -IQ1_S_ZERO
+
+
+def slab_of(k: Tracer, columns: int, groups: int) -> Slab:
+    """Returns scratch for `columns` tokens."""
+    codes, sums = k.scratch(u32, columns, SUPER * WORDS), k.scratch(i32, columns, SUPER * groups)
+    return Slab(k, codes, sums, k.scratch(f32, columns, SUPER, ROWS))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Unpacked super-blocks of two tiles in scratch: words, and by group the number of each row's multiple."""
+
+    weights: Packed
+    words: Array
+    choices: Array
+
+    def fill(self, half: Value, mine: Rows, s: Value, i: Index) -> None:
+        """Unpacks block i of super-block s."""
+        words, scales = block_of(self.weights, mine, s * SUPER + i)
+        for w, word in enumerate(words):
+            mine.k.store_vector(self.words, word, half, i, w, 0)
+        for g, scale in enumerate(scales):
+            mine.k.store_vector(self.choices, scale >> 1, half, i, g, 0)
+
+
+def stage_of(k: Tracer, weights: Packed) -> Stage:
+    """Returns scratch for two super-blocks."""
+    words, choices = k.scratch(u32, 2, SUPER, WORDS, ROWS), k.scratch(i32, 2, SUPER, weights.form.groups, ROWS)
+    return Stage(weights, words, choices)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's scratch: the slab, the stage and the totals of each tile and token; and how many steps of tokens it has."""
+
+    slab: Slab
+    stage: Stage
+    totals: Array
+    steps: Value
+
+    def add_tile(self, mine: Rows, s: Value, r: Value, half: Value, following: tuple[Rows, Value]) -> None:
+        """Adds super-block s to the totals of tile r, whose rows are `mine`, and unpacks the `following` rows and super-block."""
+        k = mine.k
+        step, _ = self.stage.weights.steps(mine.load, s)
+        for j in k.range(self.steps):
+            with k.when(j < SUPER):
+                self.stage.fill(1 - half, *following, j)
+            parts = [k.var(mine.spread(0.0)) for _ in range(STEP)]
+            for i in k.range(SUPER):
+                self._add_block(mine, half, j * STEP, i, parts)
+            for t, part in enumerate(parts):
+                at = r, j * STEP + t, 0
+                k.store_vector(self.totals, k.fma(step, part.value, k.load_vector(self.totals, *at, width=ROWS)), *at)
+        for i in k.range(k.minimum(self.steps, SUPER), SUPER):
+            self.stage.fill(1 - half, *following, i)
+
+    def _add_block(self, mine: Rows, half: Value, first: Value, i: Value, parts: Sequence[Variable]) -> None:
+        """Adds block i of a super-block to the sums over it of the tokens from `first` on."""
+        k, slab, stage, groups = mine.k, self.slab, self.stage, self.stage.weights.form.groups
+        size = WORDS // groups
+        for g in range(groups):
+            starts = [mine.spread(slab.sums[first + t, i * groups + g], i32) for t in range(STEP)]
+            words = [k.load_vector(stage.words, half, i, w, 0, width=ROWS) for w in range(g * size, (g + 1) * size)]
+
+            def acted(t: int, w: int, g: int = g) -> Value:
+                return mine.spread(slab.codes[first + t, (i * groups + g) * size + w], u32)
+
+            choice = k.load_vector(stage.choices, half, i, g, 0, width=ROWS)
+            for t, (dot, part) in enumerate(zip(dot_words(k, starts, words, acted), parts, strict=True)):
+                scale = k.permute(k.load_vector(slab.multiples, first + t, i, 0, width=ROWS), choice)
+                part.set(k.fma(dot.to(f32), scale, part.value))
+
+
+def program_of(k: Tracer, weights: Packed, columns: int, tiles: int, steps: Value) -> Program:
+    """Returns scratch for `columns` tokens and `tiles` tiles of rows."""
+    totals = k.scratch(f32, tiles, columns, ROWS)
+    for r in k.range(tiles):
+        for t in k.range(steps * STEP):
+            k.store_vector(totals, k.splat(0.0, ROWS), r, t, 0)
+    return Program(slab_of(k, columns, weights.form.groups), stage_of(k, weights), totals, steps)
