@@ -13,6 +13,7 @@ import camshaft as cs
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
+from camshaft.emit.target import LEVELS
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import ArraySource, Graph
 from camshaft.graph.passes.rewrite import prepare
@@ -93,6 +94,7 @@ def test_sorted_pairs_have_the_bits_of_single_ones(quantized: bool) -> None:
 
 
 HAS_STREAMS = gemv.has_streams(cpu_device("simd"))
+ZEN = replace(cpu_device("simd"), lanes=16, features=LEVELS["avx512-vnni"].features, architecture="x86_64")
 # Two and four streams, by one block, two, and whole super-blocks of floats and of whole numbers.
 STREAMED = [("Q8_0", 64, False), ("Q4_K", 512, False), ("Q4_K", 256, True), ("Q5_0", 64, False), ("Q6_K", 256, False)]
 
@@ -121,17 +123,16 @@ def test_one_worker_reads_several_experts_at_once_where_that_is_faster(
 ) -> None:
     specs = Case(name, 1, 1, 8, (16, 256, 512), True, by_slot).specs
     node = NodeSpec(specs, GROUPED.infer(specs, {}), {})
-    device = replace(cpu_device("simd"), lanes=16)
     with for_workers(workers):
-        fits = (v for v in GROUPED.variants if v.supports(node, device) is None)
-        assert min(fits, key=lambda v: v.cost(node, device)).name == chosen
+        fits = (v for v in GROUPED.variants if v.supports(node, ZEN) is None)
+        assert min(fits, key=lambda v: v.cost(node, ZEN)).name == chosen
 
 
 @pytest.mark.parametrize(("name", "tokens", "ahead"), [("Q8_0", 1, 0), ("Q8_0", 2, 128), ("Q4_0", 1, 128)])
 def test_one_token_of_bytes_prefetches_nothing(name: str, tokens: int, ahead: int) -> None:
     specs = Case(name, tokens, tokens, 2, (3, 32, 64), True, False).specs
     node = NodeSpec(specs, GROUPED.infer(specs, {}), {})
-    assert matmul.ahead_of(node, replace(cpu_device("simd"), lanes=16), tokens) == ahead
+    assert matmul.ahead_of(node, ZEN, tokens) == ahead
 
 
 def block(tokens: int | cs.Extent, names: str = "Q4_0 Q8_0 Q4_0") -> tuple[Graph, list[np.ndarray]]:
