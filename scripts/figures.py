@@ -192,7 +192,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{name: partial(quantized, name.replace("-", "_")) for name in QUANTIZED},
     **{name: partial(beside, name) for name in ("convolution", "recurrent", "moe", "fourier", "sorts")},
     **{f"{name}-{level}": partial(beside, f"{name}_{level}") for name, level in ON_EMERALD_RAPIDS},
-    **{f"{name}-zen4": partial(beside, f"{name}_zen4") for name in ("convolution", "moe", "sorts")},
+    **{f"{name}-zen4": partial(beside, f"{name}_zen4") for name in ("convolution", "fourier", "moe", "sorts")},
     "attention": attention,
     "eager-calls": eager_calls,
     "executor": executor,
