@@ -42,7 +42,7 @@ BY_CPU = ("quantized_matmul", "matmul", "rounded_matmul")
 DEAR = ("fused_quantize",)
 # Samples of a variant behind `full`, evenly apart and others on each CPU; all on each behind `soak`. A block format is a
 # kernel of its own.
-SAMPLES, OTHERS = {"quantized_matmul": 7, "matmul": 8, "attention": 11}, 2
+SAMPLES, OTHERS = {"quantized_matmul": 13, "matmul": 8, "attention": 22}, 2
 # ... and of each row of a family: rows differ by the formula alone, and have no use for what CPUs differ in.
 ROW_SAMPLES = {"cortex-a76": 2}
 
