@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import gguf
+import gguf.quants
 import numpy as np
 import pytest
 
@@ -14,9 +17,11 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.generate.engine.engine import Engine
 from camshaft.models.file_tensors import is_multiplied
 from camshaft.models.files.quantize import quantize
+from camshaft.ops.quantized.samples import random_blocks
 from tests.generate.engine.requests import PROMPTS, Told, answer, finish, options
 from tests.support.fixtures import tiny_model
 from tests.support.models.files import changed_model, require_default_model
+from tests.support.quick import quick_of
 
 
 def _tensor(name: str, shape: tuple[int, ...], form: str) -> FileTensor:
@@ -113,13 +118,31 @@ def _check_prompts_beside(path: Path, **options: Any) -> None:
             cache.close_slot(slot)
 
 
-@pytest.mark.full
+def _with_wide_blocks(name: str, tmp_path: Path) -> Path:
+    """The tiny Llama in Q8_0 with random blocks of 256 in its feed-forward part, which is as wide."""
+    ffn, q8_0, kind = 256, gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType[name]
+    weights = {t.name: np.array(t.data) for t in gguf.GGUFReader(tiny_model("llama", tmp_path)).tensors}
+    dim, rng = weights["blk.0.ffn_gate.weight"].shape[1], np.random.default_rng(1)
+    for i, part in product((0, 1), ("gate", "up")):
+        weights[f"blk.{i}.ffn_{part}.weight"] = rng.normal(size=(ffn, dim)).astype(np.float32) / 8
+    down = {f"blk.{i}.ffn_down.weight": (random_blocks(name, dim, ffn, seed=i).reshape(dim, -1), kind) for i in (0, 1)}
+    packed = {n: (gguf.quants.quantize(w, q8_0), q8_0) for n, w in weights.items() if w.ndim == 2 and n not in down}
+    keys = {"llama.context_length": 200, "llama.feed_forward_length": ffn}
+    return changed_model("llama", tmp_path, keys=keys, tensors=packed | down)
+
+
+@pytest.mark.parametrize("name", quick_of(("Q8_0", "IQ1_S", "IQ2_XS", "Q4_K"), ["IQ2_XS"]))
 def test_prompts_of_quantized_models_are_read_alike_alone_in_parts_and_beside_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where prompts are read by bf16, runs of a single token of a prompt too, and what generates has codes of 8 bits."""
+    """Where prompts are read by bf16, or by scales in another order, runs of a single token of a prompt too, and what generates
+    has codes of 8 bits."""
     monkeypatch.setattr("camshaft.generate.model_plans.PROMPT_TOKENS", 80)
-    quantize(changed_model("llama", tmp_path, keys={"llama.context_length": 200}), tmp_path / "quantized.gguf", "Q8_0")
+    if name == "Q8_0":
+        made = changed_model("llama", tmp_path, keys={"llama.context_length": 200})
+        quantize(made, tmp_path / "quantized.gguf", name)
+    else:
+        _with_wide_blocks(name, tmp_path).rename(tmp_path / "quantized.gguf")
     how = GenerateOptions(max_tokens=4, sampling=Sampling(greedy=True), ignore_eos=True, logprobs=1)
     tokens = np.random.default_rng(0).integers(30, 200, 170).tolist()
     prompts = [tokens[:n] for n in (1, 2, 81, 100, 161, 170)]
