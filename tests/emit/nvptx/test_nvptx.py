@@ -28,10 +28,12 @@ _MASKED = "masked_sample_one_masked_row_per_program_one_masked_row_per_program"
 _SEVERAL = "softmax_sample_one_row_per_program_several_per_row"
 # 8 to 32 bytes with heads of 16, of 56 to 80 registers: ptxas's choice.
 _UNITS = "attention_unit_threads_one_tile_per_program"
+# 8 bytes with codes of IQ2_XS, of 64 registers.
+_CODES = "quantized_matmul_tile_product_tile"
 SPILLS = {
     # 68 bytes and less; a row is sampled once per token
     "sm_80": {"sample_one_row_per_program_one_row_per_program", _MASKED, _SEVERAL, _UNITS},
-    "sm_90a": {_SEVERAL, _UNITS},
+    "sm_90a": {_SEVERAL, _UNITS, _CODES},
     "sm_100": {_SEVERAL, _UNITS},
 }
 

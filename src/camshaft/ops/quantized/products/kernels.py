@@ -125,7 +125,8 @@ def _q8_totals(
     x: tuple[Array, ...], weights: Packed, mine: Rows, tokens: Consecutive, blocks: int, ahead: int
 ) -> list[Variable]:
     totals = [mine.k.var(mine.spread(0.0)) for _ in tokens.places]
-    for b, (own,) in k_quant.in_steps(weights, [mine], blocks, 1, len(totals) == 1):
+    keeps_steps = len(totals) == 1 and mine.count <= ROWS  # a GPU's thread has no registers for them
+    for b, (own,) in k_quant.in_steps(weights, [mine], blocks, 1, keeps_steps):
         if ahead:
             weights.prefetch(mine.tile, b, ahead)
         add_block(x, own, mine, tokens, blocks, b, totals)
