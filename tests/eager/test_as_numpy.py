@@ -15,7 +15,7 @@ import pytest
 
 import camshaft as cs
 from camshaft import ops, table
-from camshaft.errors import ArrayTypeError, CamshaftError
+from camshaft.errors import ArrayTypeError, CamshaftError, ShapeError
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [BF16, *map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))]
@@ -226,6 +226,15 @@ def test_calls_as_numpy_has_them(case: str) -> None:
 def test_what_is_no_integer_or_mask_is_refused(call: Any) -> None:
     with pytest.raises(ArrayTypeError):
         call(table(), drawn(np.dtype("f4"), (3, 4)))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "?"])
+@pytest.mark.parametrize("name", ["take_along_axis", "put", "scatter_add", "one_hot"])
+def test_indexes_that_are_no_integers_are_refused(name: str, dtype: str) -> None:
+    x = np.ones((4, 4), dtype)
+    given, attrs = {"take_along_axis": (2, {}), "one_hot": (1, {"num_classes": 4})}.get(name, (3, {}))
+    with pytest.raises(ShapeError, match="i32 or i64"):
+        getattr(table(), name)(*[x] * given, **attrs)
 
 
 def test_an_axis_alone_and_an_initial_of_another_dtype() -> None:

@@ -10,16 +10,18 @@ import pytest
 from camshaft import ops, table
 from camshaft.backends.cpu.device import cpu_device
 from camshaft.dtypes import as_dtype
+from camshaft.extent import Extent
 from camshaft.graph import functions as F
 from camshaft.graph.graph import Graph
 from camshaft.ops.kernels.launch import for_workers
-from camshaft.ops.op import NodeSpec
+from camshaft.ops.op import NodeSpec, Sample
 from camshaft.ops.sort.samples import odd_rows
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.selection.select import alternatives
 from camshaft.validation.run import run_variant
 from tests.support.quick import full
+from tests.support.samples import check_bits
 
 
 @pytest.mark.parametrize("dtype", [np.float32, full(np.int64)])
@@ -228,6 +230,16 @@ def test_rows_split_at_pivots_have_the_stable_order(name, attrs, dtype, n, lanes
         assert variant.supports(node, device) is None
         for found, right in zip(run_variant(variant, node, device, (x,)), wanted, strict=True):
             np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("variant", ["partition", "buckets"])
+@pytest.mark.parametrize("dtype", [np.float32, full(np.float16), full(np.int64)])
+def test_some_active_rows_are_split_at_pivots(variant, dtype):
+    op, rows = ops.get("sort"), Extent("R", 5)
+    (tried,) = (v for v in op.variants if v.name == variant)
+    x = (np.random.default_rng(11).normal(size=(5, 600)) * 100).astype(dtype)
+    specs = (TensorSpec((rows, 600), as_dtype(x.dtype)),)
+    check_bits(op, tried, cpu_device("simd"), Sample("", (x,), {}, specs, {rows: 3}))
 
 
 @pytest.mark.full

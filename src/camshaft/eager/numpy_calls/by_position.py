@@ -63,8 +63,8 @@ def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     arrays = [np.asarray(operand(x, name)) for x in inputs[:count]]
     given = {key: _plain(value) for key, value in {**dict(zip(names, more, strict=False)), **attrs}.items()}
     at = _INDEXES.get(name)
-    odd = at is not None and len(arrays) > at and arrays[at].dtype not in (np.int32, np.int64)
-    if at is not None and odd and (arrays[at].dtype.kind in "iu" or not arrays[at].size):
+    odd = at is not None and len(arrays) > at and _becomes_indexes(arrays[at])
+    if at is not None and odd:
         arrays[at] = arrays[at].astype(np.int64)
     if name == "tan" and arrays[0].dtype.kind in "biu":
         arrays[0], odd = arrays[0].astype(np.tan(np.empty(0, arrays[0].dtype)).dtype), True
@@ -76,6 +76,11 @@ def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
         raise ArrayValueError(f"{name}: {error}") from None
     except TypeError as error:
         raise ArrayTypeError(f"{name}: {error}") from None
+
+
+def _becomes_indexes(x: np.ndarray[Any, Any]) -> bool:
+    """Whether they are integers, or no elements, of another dtype than ops take as indexes; ops refuse others."""
+    return x.dtype not in (np.int32, np.int64) and (x.dtype.kind in "iu" or not x.size)
 
 
 def _gives_nothing(given: Attrs) -> bool:

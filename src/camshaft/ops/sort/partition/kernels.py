@@ -100,10 +100,10 @@ def _put(k: Tracer, words: Words, out: Array, row: ir.Value) -> Put:
 @kernel
 def sort_buckets(
     k: Tracer, pieces: Array, places: Array, counts: Array, starts: Array, keys: Array, *out: Array, dtype: str,
-    descending: bool, gives: str, inner: int, chunks: int, width: int,
+    descending: bool, gives: str, inner: int, chunks: int, width: int, in_keys: bool,
 ) -> None:  # fmt: skip
     # y[r, starts[r, b] + i]: the element of the word of bucket b that i others of it precede, or its index; y is the keys
-    # themselves if there is no other
+    # themselves if `in_keys`
     row, b, words = k.program(0) * inner + k.program(1), k.program(2), _words(dtype, descending, gives)
     first = starts[row, b]
     area, end = Area(k, keys, row, width, words.dtype), k.var(first, i64)
@@ -112,15 +112,16 @@ def sort_buckets(
         number = counts[row, c, b].to(i64)
         area.copy(end.value, pieces_of_row, places[row, c, b], number)
         end.set(end.value + number)
-    sort_segment(area, words, first, end.value - first, _put(k, words, (*out, keys)[0], row))
+    sort_segment(area, words, first, end.value - first, _put(k, words, keys if in_keys else out[0], row))
 
 
 @kernel
 def sort_rows(
-    k: Tracer, x: Array, keys: Array, *out: Array, dtype: str, descending: bool, gives: str, inner: int, dim: int, width: int
+    k: Tracer, x: Array, keys: Array, *out: Array, dtype: str, descending: bool, gives: str, inner: int, dim: int, width: int,
+    in_keys: bool,
 ) -> None:  # fmt: skip
-    # y[r, i] = the element that i others precede, or its index; y is the keys themselves if there is no other
+    # y[r, i] = the element that i others precede, or its index; y is the keys themselves if `in_keys`
     row, words, zero = k.program(0) * inner + k.program(1), _words(dtype, descending, gives), k.const(0, i64)
     area = Area(k, keys, row, width, words.dtype)
     x_of_row = Elements(k, words, x, row, zero, width)
-    sort_row(area, words, x_of_row, k.number(dim, i64), _put(k, words, (*out, keys)[0], row))
+    sort_row(area, words, x_of_row, k.number(dim, i64), _put(k, words, keys if in_keys else out[0], row))

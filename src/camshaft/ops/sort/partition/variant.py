@@ -51,7 +51,7 @@ def build(row: Ordered, node: ops.NodeSpec, target: ops.Target, shared: bool) ->
     grid, width = (ops.Cells(outer), ops.Cells(inner)), width_of(words, target)
     if shared:
         return _in_buckets((source, *sorted_in), scratch, grid, named, (rows, dim, width), words.dtype)
-    given = {**named, "dim": dim, "width": width}
+    given = {**named, "dim": dim, "width": width, "in_keys": not scratch}
     launch = ops.Launch(kernels.sort_rows, (source, *sorted_in), grid, given, lanes=width, sizes=SIZES)
     return ops.Build((launch,), scratch)
 
@@ -98,7 +98,7 @@ def _in_buckets(
         ),
         ops.Launch(
             kernels.sort_buckets, (read[0], *read[2:5], *sorted_in), (*grid, ops.Cells(buckets)),
-            {**named, "chunks": chunks, "width": width}, lanes=width, sizes=SIZES,
+            {**named, "chunks": chunks, "width": width, "in_keys": not first}, lanes=width, sizes=SIZES,
         ),
     )  # fmt: skip
     return ops.Build(launches, (*first, *more))
