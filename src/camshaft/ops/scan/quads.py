@@ -147,7 +147,7 @@ class QuadScan:
         return self.k.lane()
 
     def _before(self, folds: ir.Value, start: ir.Operand, at: ir.Value) -> ir.Value:
-        """Of the fold before that numbered `at` in each lane, or `start`."""
+        """The running sum up to the fold before fold `at` of each lane; `start` for the first fold."""
         k = self.k
         has = at < self.folds - 1 if self.reverse else at >= 1
         other = k.select(has, at + (1 if self.reverse else -1), 0)

@@ -97,7 +97,7 @@ class TransposedScan(QuadScan):
             each.set(each.value + self._last(folds))
         before = self._plus(self._before(folds, 0.0, self._number()), carry)
         results = [self._plus(value, before) for value in near]
-        # of three neighbours: their sum is in no total, that of one and of two are
+        # the result after three of four neighbours: nothing else contains this sum, so its overflow shows here alone
         finite.set(self.k.fma(results[1 if self.reverse else 2], 0.0, finite.value))
         for i, value in enumerate(self._transposed(results)):
             self._store(at + i * self.lanes, stop, value)

@@ -96,8 +96,8 @@ class Panels:
 
 
 def panels_of(columns: int, target: ops.Target, rows_in_halves: bool) -> Panels:
-    """Returns panels with no vector outside the product, those that take the least time on one worker or two. Two share an odd
-    number of panels evenly where the rows are in halves, each of which is a program."""
+    """Returns panels with no vector outside the product, those that take the least time on one worker or two. With
+    `rows_in_halves` a panel is two programs, so that two workers share an odd number of panels evenly."""
     total, cost = -(-columns // WIDTH), {0: 0.0, **measured_on(target).tile_cost}
     widths = range(1, max(cost) + 1) if target.lanes >= WIDTH else (1,)
 

@@ -24,8 +24,8 @@ from camshaft.ops.quantized.packed.weights import Packed, packed, weight_operand
 from camshaft.ops.quantized.products import k_quant
 from camshaft.ops.spec import TensorSpec
 
-# Products of more tokens may have other bits than those of one: by tiles of bf16, or another order of factors. Next tokens of
-# sequences and the logits of a prompt (64 rows at most) do not, so that a row has the bits that it has alone.
+# Products of more tokens than these may round otherwise than those of one: by tiles of bf16, or by factors in another order. Next
+# tokens of sequences, and the rows of a prompt that have logits, are 64 at most: a row has the bits that it has alone.
 FEW_ROWS = 64
 
 

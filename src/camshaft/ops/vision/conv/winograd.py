@@ -1,10 +1,10 @@
-"""The variant of conv2d by Winograd's products along the rows, of windows with three rows: half of them where windows are one row
-apart, three quarters where they are two (winograd_transforms.py).
+"""The variant of conv2d by Winograd's products along the rows, for windows of three rows: with stride 1 it multiplies half as
+often as `direct`, with stride 2 three quarters as often (winograd_transforms.py).
 
-Its error is 2.6 times that of adding products in order where windows are one row apart, 1.1 times where two (normalized mean
-squared error; 5e-13 and 2e-13 for 64 channels and more, which are added in parts of 64). It is relative to the greatest elements
-of the six or nine rows of x that a transform sees, where without transforms it is relative to those of a window. Infinity and NaN
-are exact: a result that is not finite is computed from its window.
+Its error is 2.6 times that of adding products in order with stride 1, 1.1 times with stride 2 (normalized mean squared error;
+5e-13 and 2e-13 for 64 channels and more, which are added in parts of 64); of subnormal elements it is larger. It is relative to
+the greatest elements of the six or nine rows of x that a transform sees, where without transforms it is relative to those of a
+window. Infinity and NaN are exact: a result that is not finite is computed from its window.
 """
 
 from __future__ import annotations
