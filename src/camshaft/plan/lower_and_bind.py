@@ -56,6 +56,7 @@ def lower_and_bind(
     else:
         # An overridden kernel is compared with its op's reference in the first run, so constant thunks stay in it.
         once = take_constant_thunks(lowered) if setting("override") is None else ()
+        # a single thunk has no reader that would wait for it
         thunks = replicate_small(lowered, workers) if len(lowered.thunks) > 1 else lowered.thunks
         made = make_schedule(thunks, extents, workers=workers)
     return bind_lowered(graph, lowered, choices, made, workers, weights, given, arena, started, once)

@@ -10,8 +10,7 @@ from camshaft.backends.cpu.device import CpuDevice, cpu_device
 from camshaft.emit.target import LEVELS, native_lanes
 from camshaft.ops.quantized.matmul import TILE
 from camshaft.ops.quantized.products.kernels import FEW_ROWS
-from camshaft.ops.quantized.products.multiples import FORMATS
-from camshaft.ops.quantized.products.multiples_tile import VARIANT
+from camshaft.ops.quantized.products.multiples import FORMATS, VARIANT
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of

@@ -1,4 +1,4 @@
-"""Which elements of a tile each lane holds in its variables."""
+"""Where the elements of a tile are: which of them each lane holds in its variables."""
 
 from __future__ import annotations
 

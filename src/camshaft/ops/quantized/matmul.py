@@ -3,7 +3,7 @@
 Activations are f32, or 8 bits or bf16 in tiles, made once per tensor (quantize_activations). The variants are a register tile
 (here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), slices of the
 depth for few tokens on GPUs (sliced.py), matrix units (matrix_unit.py and unpacked_tiles.py, on GPUs unpacked_units.py) and
-unpacked weights (unpacked.py), and multiples of tokens' scales (multiples_tile.py).
+unpacked weights (unpacked.py), and multiples of tokens' scales (multiples.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from camshaft.ops.quantized.products import (
     avx2_tile,
     gemv,
     matrix_unit,
-    multiples_tile,
+    multiples,
     sliced,
     unpacked,
     unpacked_tiles,
@@ -214,7 +214,7 @@ OP = ops.Op(
         gemv.VARIANT,
         ROW,
         sliced.VARIANT,
-        multiples_tile.VARIANT,
+        multiples.VARIANT,
         matrix_unit.VARIANT,
         avx2_tile.INT16,
         avx2_tile.VNNI,
