@@ -2,8 +2,8 @@
 
 Activations are f32, or 8 bits or bf16 in tiles, made once per tensor (quantize_activations). The variants are a register tile
 (here; its kernel is in kernels.py), one row per program (kernels.py), several streams for one token (gemv.py), slices of the
-depth for few tokens on GPUs (sliced.py), matrix units (matrix_unit.py and unpacked_tiles.py, on GPUs unpacked_units.py) and
-unpacked weights (unpacked.py), and multiples of tokens' scales (multiples.py).
+depth for few tokens on GPUs (sliced.py), matrix units (matrix_unit.py and unpacked_tiles.py, on GPUs unpacked_units.py), unpacked
+weights (unpacked.py), and products of scales that are looked up (multiples.py).
 """
 
 from __future__ import annotations
