@@ -20,10 +20,10 @@ from camshaft.validation import run
 from camshaft.validation.validate import check_outputs, node_of
 from tests.support.compilers.op_kernels import arguments_at
 from tests.support.devices.simulated_gpu import SimulatedDevice
-from tests.support.samples import STANDING, has_turn, is_row, smallest, usable, without
+from tests.support.samples import STANDING, has_turn, smallest, usable, without
 
-# Samples of a variant, the smallest: in the default run, and behind `full` of a row and of others.
-QUICK_ELEMENTS, FULL_ELEMENTS, FULL, FULL_OF_ROWS = 300, 1200, 2, 1
+# A variant's smallest sample, if it has no more elements: in the default run, and behind `full`, which has it in other widths.
+QUICK_ELEMENTS, FULL_ELEMENTS = 300, 1200
 # ... and behind `full` alone, as their smallest sample takes seconds.
 SLOW = ("chunks", "tiled_with_options")
 # Variants for CPUs alone are left out: threads never run their kernels, and some pack the lanes of a vector, which threads
@@ -42,7 +42,7 @@ def _device(variant):
 
 def _cases(op, variant) -> list:
     there = usable(op, variant, _device(variant))
-    small = smallest(there, FULL_OF_ROWS if is_row(op) else FULL, FULL_ELEMENTS)
+    small = smallest(there, 1, FULL_ELEMENTS)
     quick = smallest(small, 1, QUICK_ELEMENTS)
     few = quick if op.name in STANDING else []
     quick = quick if has_turn(op, "simt", variant) and variant.name not in SLOW else []

@@ -32,10 +32,10 @@ QUICK = {
 # What few machines have is behind `soak`, and what most machines run anyway behind `full`.
 RUN = [
     ("sse4", QUICK),
-    *(full(name, SAMPLES) for name in ("sse4", "avx2", "avx512")),
+    *(full(name, SAMPLES) for name in ("sse4", "avx2")),
     *(
         pytest.param(name, SAMPLES, marks=pytest.mark.soak)
-        for name in ("avx-vnni", "avx512-vnni", "avx512-bf16", "amx")
+        for name in ("avx512", "avx-vnni", "avx512-vnni", "avx512-bf16", "amx")
     ),
 ]
 CHILD = """
