@@ -1,6 +1,6 @@
 """What speculation gains: the same text with and without drafts, in interleaved rounds.
 
-    python -m bench.models.speculation [MODEL] [--draft MODEL] [--threads 2] [--tokens 128] [--rounds 5] [--json FILE]
+    python -m bench.models.speculation [MODEL] [--draft MODEL | --auto] [--threads 2] [--tokens 128] [--rounds 5] [--json FILE]
 
 Repeated text: a file of code written again with a change, a text shortened, records put into another form. Free text: stories
 and explanations, greedy and drawn. Each pair of runs writes the same tokens; the ratio is of their seconds. Processor time
@@ -88,7 +88,7 @@ def rows_of(
     rows = []
     for name, (repeats, prompt) in PROMPTS.items():
         for how, sampling in SAMPLINGS.items() if name in names else ():
-            plain = GenerateOptions(sampling=sampling, max_tokens=tokens, ignore_eos=True, raw=True)
+            plain = GenerateOptions(sampling=sampling, max_tokens=tokens, ignore_eos=True, raw=True, speculate=None)
             kinds = {"": plain} | {kind: plain.merge({"speculate": of}) for kind, of in drafts.items()}
             found: dict[str, list[Run]] = {kind: [] for kind in kinds}
             for options in kinds.values():
@@ -132,7 +132,9 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--draft", help="a model with the same vocabulary, measured in place of ngram")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--draft", help="a model with the same vocabulary, measured in place of ngram")
+    kinds.add_argument("--auto", action="store_true", help="the default's drafts, measured in place of ngram's")
     for name, default in (("threads", 2), ("tokens", 128), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", nargs="+", choices=PROMPTS, default=list(PROMPTS))
@@ -140,7 +142,8 @@ def main() -> None:
     args = parser.parse_args()
     with ExitStack() as stack:
         lm = stack.enter_context(LanguageModel(args.model, threads=args.threads))
-        drafts: dict[str, Any] = {"ngram": "ngram"}
+        kind = "auto" if args.auto else "ngram"
+        drafts: dict[str, Any] = {kind: kind}
         if args.draft:
             drafts = {"model": stack.enter_context(LanguageModel(args.draft, threads=args.threads))}
         rows = rows_of(lm, drafts, args.tokens, args.rounds, args.only)

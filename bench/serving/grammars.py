@@ -81,7 +81,7 @@ def timed() -> Iterator[Spent]:
 def measure(lm: LanguageModel, grammar: Grammar | None, tokens: int) -> tuple[float, float]:
     """(seconds of masks a token, tokens a second) of one answer."""
     with timed() as spent:
-        generation = lm.generate(PROMPT, grammar=grammar, seed=1, max_tokens=tokens, ignore_eos=True)
+        generation = lm.generate(PROMPT, grammar=grammar, seed=1, max_tokens=tokens, ignore_eos=True, speculate=None)
         "".join(generation)
     return spent.seconds / max(spent.n, 1), generation.timings.generated_tokens_per_s
 

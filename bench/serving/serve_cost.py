@@ -50,7 +50,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     model, tokens = str(resolve_model(options.model)), options.tokens
-    how = GenerateOptions(max_tokens=tokens, ignore_eos=True, sampling=Sampling(temperature=0), raw=True)
+    how = GenerateOptions(
+        max_tokens=tokens, ignore_eos=True, sampling=Sampling(temperature=0), raw=True, speculate=None
+    )
     command = serve_command(model, "--threads", "1", "--slots", "2", "--context", str(CONTEXT))
     with (
         server(command) as (url, process),

@@ -123,7 +123,7 @@ def _print_timings(lm: LanguageModel, generation: Generation) -> None:
     ]
     if generation.kept_tokens:
         rows.insert(2, ("prompt", f"{generation.kept_tokens} of these tokens were kept"))
-    if generation.speculation is not None:
+    if generation.speculation is not None and generation.speculation.drafted:
         rows.append(("speculation", _speculation(generation.speculation)))
     for name, text in rows:
         print(f"camshaft: {name}: {text}", file=sys.stderr)

@@ -62,12 +62,11 @@ Stop = Annotated[
     ),
 ]
 Speculate = Annotated[
-    str | None,
+    str,
     typer.Option(
-        metavar="ngram|MODEL|off",
-        help="Draft tokens and check several at once, with the same answer: ngram repeats what the text had before, MODEL is a"
-        " smaller model with the same vocabulary.",
-        show_default=False,
+        metavar="auto|ngram|MODEL|off",
+        help="Draft tokens and check several at once, with the same answer: ngram repeats what the text had before, auto does so"
+        " where that pays, MODEL is a smaller model with the same vocabulary.",
     ),
 ]
 PromptCache = Annotated[
@@ -175,9 +174,9 @@ def preparing(model: str) -> Notice:
 
 
 @contextmanager
-def speculation(speculate: str | None, running: ModelOptions, context: int) -> Iterator[str | LanguageModel | None]:
+def speculation(speculate: str, running: ModelOptions, context: int) -> Iterator[str | LanguageModel | None]:
     """The option of the library that --speculate names; a draft model is open meanwhile, without the adapters."""
-    if speculate in (None, "off", "ngram"):
+    if speculate in ("off", "auto", "ngram"):
         yield None if speculate == "off" else speculate
         return
     with replace(running, adapter=None).open(str(speculate), context) as draft:

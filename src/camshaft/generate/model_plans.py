@@ -27,6 +27,7 @@ from camshaft.generate.memory.kv_cache import KVCache
 from camshaft.generate.memory.logits import device_with_memory, first_rows, logits_memory
 from camshaft.generate.memory.packed_folder import weight_cache
 from camshaft.generate.memory.resident_experts import open_residency
+from camshaft.generate.speculation.draft_plans import DraftPlans
 from camshaft.generate.speculation.pace import RunCosts
 from camshaft.generate.stored.named_plans import NamedPlans
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -113,11 +114,18 @@ class ModelPlans(NamedPlans, ImageRuns):
         # with AVX-512 VNNI in products of IQ1, IQ2 and IQ3 weights; each is read in the same parts wherever it is read.)
         is_multiplied_again = any(map(is_multiplied, adapters.tensors.values()))
         self.is_uneven = self._activations != "q8" or self.device is not None or is_multiplied_again
+        self.draft_plans = DraftPlans(self.make)
         self._kernels = "simd" if self.is_uneven and self._backend is None else self._backend
         facts = f"{self._facts}|{adapters.digest}" if adapters.given else self._facts
         facts += f"|{self._kernels}" if self.is_uneven else ""
         self.plan_cache = PlanCache(self.file, facts, self.weights, adapters.tensors, use=self._backend is None)
         self._cached_plan("prompt")
+
+    @property
+    def checks_drafts(self) -> bool:
+        """Whether a run of several tokens of one text has the bits of runs of one, without going back in recurrent states or
+        reading more experts from files."""
+        return not (self.is_uneven or self.cache.is_recurrent or self.residency is not None)
 
     def switch(self, adapters: Adapters) -> None:
         """Drops the plans, not the packed weights, and closes the adapters of before; later runs are with others, or with none
@@ -129,6 +137,7 @@ class ModelPlans(NamedPlans, ImageRuns):
             raise
 
     def _switch(self, adapters: Adapters) -> None:
+        self.draft_plans.stop()
         with self._making:
             self.plan_cache.flush()
             self._close_plans()
@@ -231,6 +240,7 @@ class ModelPlans(NamedPlans, ImageRuns):
 
     def close(self) -> None:
         """Save new plans; release all plans, weights and the KV cache. Waits for a plan in the making."""
+        self.draft_plans.stop()
         with self._making:
             self._is_closed = True
             self._close()

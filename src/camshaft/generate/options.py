@@ -16,7 +16,7 @@ from camshaft.formats.tensor import FileTensor
 from camshaft.generate.checks import Rules, are_texts, check_fields, integer, is_bool
 from camshaft.generate.grammar.grammar import Grammar
 from camshaft.generate.sampling.parameters import SAMPLING_RULES, Sampling, SamplingKeywords
-from camshaft.generate.speculation.speculator import NGRAM, Speculate
+from camshaft.generate.speculation.speculator import AUTO, NGRAM, Speculate
 from camshaft.settings import setting, settings
 
 
@@ -31,7 +31,8 @@ class GenerateOptions:
     raw: take a text prompt as it is, without the chat template.
     grammar: the form that the text must have; None is any. It ends with the text that it describes.
     speculate: draft tokens and check several in one run, with the same text as a result: 'ngram' drafts what followed the same
-        tokens earlier in the text, an open LanguageModel with the same vocabulary drafts itself; None drafts nothing.
+        tokens earlier in the text, an open LanguageModel with the same vocabulary drafts itself; None drafts nothing. 'auto'
+        drafts as 'ngram' once a text repeats, where the text is the same token by token: for quantized weights on a CPU.
     prompt_cache: keep the keys and values of the prompt for later runs and take what it begins with from earlier ones: 'auto' in
         camshaft's cache, where the least recently used prompts go, or the path of a file with one prompt; None keeps nothing.
     logprobs: record the log probability of each token and those of this many most probable tokens; None records none.
@@ -46,7 +47,7 @@ class GenerateOptions:
     grammar: Grammar | None = None
     logprobs: int | None = None
     shown_tokens: Sequence[str] = ()
-    speculate: Speculate | None = None
+    speculate: Speculate | None = AUTO
     prompt_cache: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +91,10 @@ GENERATE_RULES: Rules = {
     "shown_tokens": (lambda v: not isinstance(v, str) and are_texts(v), "a list of texts"),
     "logprobs": (lambda v: v is None or integer(0, math.inf)(v), "a whole number, 0 or more, or None"),
     "prompt_cache": (lambda v: v is None or _is_path(v), "'auto', the path of a file or None"),
-    "speculate": (lambda v: v is None or v == NGRAM or _is_model(v), "'ngram', an open camshaft.LanguageModel or None"),
+    "speculate": (
+        lambda v: v is None or (isinstance(v, str) and v in (AUTO, NGRAM)) or _is_model(v),
+        "'auto', 'ngram', an open camshaft.LanguageModel or None",
+    ),
 }
 
 
@@ -116,9 +120,9 @@ def generate_options(
 
 def check_together(options: GenerateOptions, of: str) -> None:
     """Raise SettingError for options that are for one text at a time."""
-    for name in ("speculate", "prompt_cache"):
+    for name, others in {"speculate": (None, AUTO), "prompt_cache": (None,)}.items():
         value = getattr(options, name)
-        if value is not None:
+        if value not in others:
             raise SettingError(f"{of} got {name}={value!r:.60}; wanted None: it is for one text alone")
 
 

@@ -15,7 +15,7 @@ from camshaft.generate.options import GenerateKeywords, GenerateOptions, generat
 from camshaft.generate.sampling.sampler import Sampler
 from camshaft.generate.session_runs import SessionRuns
 from camshaft.generate.speculation.pace import MOST_ROWS
-from camshaft.generate.speculation.speculator import Speculator
+from camshaft.generate.speculation.speculator import Speculator, without_auto
 from camshaft.generate.stored.prompt_cache import PromptCache
 from camshaft.generate.vision.tokens import has_images
 
@@ -80,11 +80,12 @@ class Session(SessionRuns):
 
     def _speculator_of(self, options: GenerateOptions) -> Speculator | None:
         """Returns this session's drafter; keeps the current one if it is of the same kind."""
-        if self._speculator is not None and self._speculator.of is not options.speculate:
+        of = options.speculate if without_auto(options.speculate, self._model) else None
+        if self._speculator is not None and self._speculator.of != of:
             self._speculator.close()
             self._speculator = None
-        if self._speculator is None and options.speculate is not None:
-            self._speculator = Speculator(options.speculate, self._model)
+        if self._speculator is None and of is not None:
+            self._speculator = Speculator(of, self._model)
         return self._speculator
 
     def _speculate(self, speculator: Speculator, sampler: Sampler, left: float) -> None:

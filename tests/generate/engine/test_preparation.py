@@ -13,7 +13,7 @@ import pytest
 from camshaft import GenerateOptions, LanguageModel, Sampling
 from camshaft.errors import ModelError
 from camshaft.generate.engine.engine import Engine
-from camshaft.generate.engine.preparation import Preparation, plan_names, prepare_draft
+from camshaft.generate.engine.preparation import ahead, plan_names, prepare_draft
 from camshaft.generate.engine.request import Update
 from camshaft.generate.model_plans import ModelPlans
 from camshaft.generate.stored.plan_cache import PlanCache
@@ -119,7 +119,7 @@ def test_a_closed_model_gets_no_plan(lm: LanguageModel, caplog: pytest.LogCaptur
     lm.close()
     with pytest.raises(ModelError, match="the model is closed"):
         lm.plans.make("single")
-    preparation = Preparation(lm, speculates=False)
+    preparation = ahead(lm, speculates=False)
     with caplog.at_level(logging.WARNING):
         preparation.start()
         preparation.thread.join()

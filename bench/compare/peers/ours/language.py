@@ -35,7 +35,7 @@ class Camshaft(Orders):
         return n / float(self.run(ids, n).generated_tokens_per_s)
 
     def run(self, ids: list[int], n: int) -> Any:
-        generation = self.model.generate(ids, max_tokens=n, sampling=self.sampling, ignore_eos=True)
+        generation = self.model.generate(ids, max_tokens=n, sampling=self.sampling, ignore_eos=True, speculate=None)
         for _ in generation:
             pass
         return generation.timings

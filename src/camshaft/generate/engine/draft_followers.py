@@ -64,11 +64,11 @@ class Follower(Drafted):
         """These were drafted, all but the last one are in the cache; compare them with what is drawn from now on."""
         self.position, self.ahead, self._next = len(self.ids), list(tokens[:-1]), list(tokens)
 
-    def saw(self, token: int) -> None:
-        """Compare what was drawn."""
+    def saw(self, token: int) -> bool:
+        """Compare what was drawn; whether it is what was drafted."""
         if self._next:
             self._of_all.saw(None, self._next[0] == token)
-        super().saw(token)
+        return super().saw(token)
 
 
 class DraftFollowers:

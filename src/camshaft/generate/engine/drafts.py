@@ -19,7 +19,7 @@ from camshaft.generate.engine.draft_followers import DraftFollowers
 from camshaft.generate.engine.request import Request, Statistics, Update
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts, lengths
-from camshaft.generate.speculation.speculator import MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate
+from camshaft.generate.speculation.speculator import AUTO, MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate, without_auto
 from camshaft.generate.vision.tokens import ImageToken
 
 if TYPE_CHECKING:
@@ -91,8 +91,11 @@ class Drafts:
     of several sequences, ModelError for a draft model with another vocabulary."""
 
     def __init__(self, lm: LanguageModel, of: Speculate | None, statistics: Statistics) -> None:
-        if isinstance(of, str) and of != NGRAM:
-            raise SettingError(f"speculate={of!r:.60}; an engine takes {NGRAM!r}, an open LanguageModel or None")
+        if isinstance(of, str) and of not in (AUTO, NGRAM):
+            raise SettingError(
+                f"speculate={of!r:.60}; an engine takes {AUTO!r}, {NGRAM!r}, an open LanguageModel or None"
+            )
+        of = without_auto(of, lm)
         self.kind = of if of is None or isinstance(of, str) else of.name
         if of is not None and (lm.plans.cache.is_recurrent or lm.plans.device is not None):
             why = "on a device" if lm.plans.device is not None else "with recurrent layers"

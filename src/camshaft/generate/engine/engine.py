@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from camshaft.errors import CamshaftError, ModelError, SettingError
 from camshaft.generate.engine.drafts import Results
 from camshaft.generate.engine.prefix_cache import PrefixCache
-from camshaft.generate.engine.preparation import Preparation
+from camshaft.generate.engine.preparation import ahead
 from camshaft.generate.engine.request import Request, Statistics, Update
 from camshaft.generate.engine.request_queue import MAX_QUEUE, Queue, by_priority, gives_way, has_room, needed_blocks
 from camshaft.generate.engine.runner import Runner, late
@@ -42,7 +42,8 @@ class Engine(Queue):
     prompt_budget: prompt tokens of a step while other requests generate.
     max_queue: how many requests may wait for a slot.
     speculate: 'ngram' drafts what followed the same tokens earlier in a text, an open model with the same vocabulary drafts by
-    itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine.
+    itself, while few requests run and it pays; texts are the same. Its owner closes that model, after the engine. 'auto' drafts
+    as 'ngram' for models of which that is so token by token, and nothing for others.
     prefix_cache: whether prompts share the blocks of their common beginnings: those of models with recurrent layers or windows up
     to the ends of messages and to places where prompts were seen to part.
     time_limit_s: seconds from its arrival that a request may take; then it ends with what it has, as 'length', or with a
@@ -76,7 +77,7 @@ class Engine(Queue):
         # Slot -> the prompt of its last request; None for one with images, whose embeddings would stay in memory.
         self.last_prompts: dict[int, list[int] | None] = {}
         self._runner = Runner(lm, self.prefixes, self.statistics, speculate)
-        self.preparation = Preparation(lm, speculates=speculate is not None) if prepares else None
+        self.preparation = ahead(lm, speculates=self.drafts_by is not None) if prepares else None
         renewed(self)
 
     def renew(self) -> None:

@@ -1,22 +1,18 @@
-"""Make a model's plans before requests wait for them: on a machine's first time each takes seconds to compile."""
+"""Which plans an engine makes before requests wait for them."""
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
-from camshaft.errors import CamshaftError
 from camshaft.generate.model_plans import MAX_DECODE_SEQUENCES
 from camshaft.generate.sampling.form import SamplingForm
 from camshaft.generate.speculation.pace import MOST_ROWS
-from camshaft.plan.memory.loading import short_switch_interval
+from camshaft.generate.stored.plans_ahead import PlansAhead
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
-
-_log = logging.getLogger("camshaft.engine")
 
 
 def plan_names(lm: LanguageModel, n_requests: int) -> Iterator[str]:
@@ -40,39 +36,16 @@ def prepare_draft(draft: LanguageModel) -> None:
         draft.samplers.prepare(SamplingForm())
 
 
-class Preparation:
-    """A thread that makes the plans of an engine from `start` on, while requests run: a request waits only for a plan that it
-    needs itself."""
+def ahead(lm: LanguageModel, *, speculates: bool) -> PlansAhead:
+    """Makes the plans of an engine, from `start` on. With drafts, a run has several tokens of few requests."""
+    n_slots = lm.plans.cache.n_slots
+    names = plan_names(lm, max(n_slots, MOST_ROWS) if speculates else n_slots)
+    return PlansAhead(
+        [partial(_make_samplers, lm), *(partial(lm.plans.make, name) for name in names)], "several requests"
+    )
 
-    def __init__(self, lm: LanguageModel, *, speculates: bool) -> None:
-        """With drafts, a run has several tokens of few requests."""
-        n_slots = lm.plans.cache.n_slots
-        self._lm, self._names = lm, [*plan_names(lm, max(n_slots, MOST_ROWS) if speculates else n_slots)]
-        self._is_closing = False
-        self.thread = threading.Thread(target=self._make_all, name="camshaft-plans", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        self.thread.start()
-
-    def _make_all(self) -> None:
-        try:
-            with self._lm.lock:  # every request waits for this one anyway
-                self._lm.check_open()
-                self._lm.samplers.prepare(SamplingForm())
-            with short_switch_interval():  # the engine's Python waits less for this thread's
-                for name in self._names:
-                    if self._is_closing:
-                        return
-                    self._lm.plans.make(name)
-        except CamshaftError as error:  # whoever needs the plan gets it too
-            if not self._is_closing:
-                _log.warning("plans for several requests are not made ahead: %s", error)
-        except Exception:
-            _log.exception("plans for several requests are not made ahead")
-
-    def close(self) -> None:
-        """Make no further plan; returns when the one in the making is done."""
-        self._is_closing = True
-        if self.thread.is_alive():
-            self.thread.join()
+def _make_samplers(lm: LanguageModel) -> None:
+    with lm.lock:  # every request waits for this one anyway
+        lm.check_open()
+        lm.samplers.prepare(SamplingForm())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Step = Callable[[int, int], None]
 """Called with (runs done, total runs)."""
 
-_GREEDY = GenerateOptions(sampling=Sampling(greedy=True), ignore_eos=True)
+_GREEDY = GenerateOptions(sampling=Sampling(greedy=True), ignore_eos=True, speculate=None)
 _TEXT = (
     "A mill by the river ground corn for nine villages, and each of them sent one child to learn the miller's trade. "
 )

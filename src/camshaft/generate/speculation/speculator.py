@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Speculate: TypeAlias = Union[str, "LanguageModel"]
 Lock: TypeAlias = AbstractContextManager[Any]
-NGRAM = "ngram"
+NGRAM, AUTO = "ngram", "auto"
 # How often the first drafted token was right in texts of several kinds, by the length of what is repeated; and a model's.
 _NGRAM_SHARES: dict[int | None, float] = {2: 0.2, 3: 0.3, 5: 0.5, 9: 0.7}
 MODEL_SHARE = 0.7
@@ -29,6 +29,12 @@ _TRY_AGAIN, _LAST_TRY = 64, 4096
 _TRIED = 3  # tokens of such a trial
 _REMEMBERED = 7
 MEASURE_PLAIN = 32  # runs with drafts in a row, after which a run of one token is measured again
+
+
+def without_auto(of: Speculate | None, lm: LanguageModel) -> Speculate | None:
+    """What drafts: for 'auto' prompt lookup where a run that checks drafts has the bits of runs of one token and costs little
+    more, else nothing."""
+    return of if of != AUTO else NGRAM if lm.plans.checks_drafts else None
 
 
 @dataclass
@@ -60,12 +66,14 @@ class Drafted:
         """How often tokens of such a draft are right."""
         return self._pace.share(self._class)
 
-    def saw(self, token: int) -> None:
-        """Compare what was drawn."""
-        if self._next:
-            right = self._next.pop(0) == token
-            self._pace.saw(self._class, right)
-            self._next = self._next if right else []
+    def saw(self, token: int) -> bool:
+        """Compare what was drawn; whether it is what was drafted."""
+        if not self._next:
+            return False
+        right = self._next.pop(0) == token
+        self._pace.saw(self._class, right)
+        self._next = self._next if right else []
+        return right
 
 
 class NgramDrafter(Drafted):
@@ -166,8 +174,10 @@ class Speculator:
     rows of logits are there already. So texts and their distribution are those without speculation."""
 
     def __init__(self, of: Speculate, lm: LanguageModel) -> None:
-        """Raises ModelError if `of` is a model with another vocabulary."""
-        self.of, self._costs, self._context = of, lm.plans.costs, lm.context
+        """'auto' drafts as 'ngram', once a text has repeated and plans were made in the background. Raises ModelError if `of` is
+        a model with another vocabulary."""
+        self.of, self._plans, self._costs, self._context = of, lm.plans, lm.plans.costs, lm.context
+        self._missed = False  # a draft that would have paid had to be left out
         self._drafter = NgramDrafter() if isinstance(of, str) else ModelDrafter(of, lm)
         self._open: list[int] = []  # drafted tokens that are run and not drawn yet
         self.prepare, self.rest, self.close = self._drafter.prepare, self._drafter.rest, self._drafter.close
@@ -191,6 +201,9 @@ class Speculator:
         room = min(MOST_ROWS - known, self._context - len(tokens), left - 1)
         measures = self._in_a_row % MEASURE_PLAIN == 0
         drafts = [] if measures else self._drafter.draft(tokens, sampler, int(max(room, 0)), known)
+        if self.of == AUTO:
+            allowed = drafts[: max(self._plans.draft_plans.most_rows - known, 0)]
+            self._missed, drafts = len(allowed) < len(drafts), allowed
         started = perf_counter()
         advance(drafts)
         self._costs.add(known + len(drafts), perf_counter() - started)
@@ -203,7 +216,8 @@ class Speculator:
 
     def saw(self, token: int) -> None:
         """Count a token that was drawn."""
-        self._drafter.saw(token)
+        if self._drafter.saw(token) and self._missed:
+            self._plans.draft_plans.count_missed()
         if self._open:
             right = self._open.pop(0) == token
             self.counts.accepted += right

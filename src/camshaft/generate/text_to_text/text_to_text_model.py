@@ -16,6 +16,7 @@ from camshaft.generate.generation import FinishReason, Generation
 from camshaft.generate.options import GenerateKeywords, GenerateOptions, generate_options
 from camshaft.generate.sampling.breakers import Breakers
 from camshaft.generate.sampling.sampler import Sampler, SamplerPlans
+from camshaft.generate.speculation.speculator import AUTO
 from camshaft.generate.stored.file_plans import FileModel, FilePlans
 from camshaft.models.t5.config import ARCHITECTURE, T5Config, read_t5_config
 from camshaft.models.t5.t5 import state_specs
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from camshaft.graph.graph import Graph
 
 Array = np.ndarray[Any, Any]
-# Options of GenerateOptions that this class has not: the value that leaves each off.
-_WITHOUT = {"grammar": None, "logprobs": None, "speculate": None, "prompt_cache": None}
+# Options of GenerateOptions that this class has not: the values that leave each off.
+_WITHOUT = {"grammar": (None,), "logprobs": (None,), "speculate": (None, AUTO), "prompt_cache": (None,)}
 
 
 class _Plans(FilePlans):
@@ -140,7 +141,7 @@ class TextToTextModel(FileModel):
         Raises ContextError for a prompt of more tokens than the context, SettingError for an option that this class has not."""
         given = generate_options(options, keywords)
         for name, off in _WITHOUT.items():
-            if getattr(given, name) != off:
+            if getattr(given, name) not in off:
                 raise SettingError(
                     f"{name}={getattr(given, name)!r:.60}; a model with an encoder and a decoder has no {name}"
                 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from camshaft.errors import CamshaftError, SettingError
 from camshaft.generate.options import activations_of, backend_of, check_sizes, kv_cache_of
-from camshaft.generate.speculation.speculator import NGRAM
+from camshaft.generate.speculation.speculator import AUTO, NGRAM
 from camshaft.models.config import POOLINGS
 from camshaft.serve.models.entry import EMBEDDING, RERANK, SPEECH
 from camshaft.serve.models.served import served_name
@@ -61,7 +61,9 @@ _COMMON: fields.Fields = {
     "kv_cache": fields.TEXT,
     "time_limit_seconds": _SECONDS,
     "idle_unload_seconds": _SECONDS,
-    "speculate": fields.Field(lambda v: isinstance(v, str) and v.strip() != "", f"{NGRAM!r}, a draft model or 'off'"),
+    "speculate": fields.Field(
+        lambda v: isinstance(v, str) and v.strip() != "", f"{AUTO!r}, {NGRAM!r}, a draft model or 'off'"
+    ),
 }
 _ALIASES = fields.Field(
     lambda v: _is_name(v) or (isinstance(v, list) and all(map(_is_name, v))),
@@ -207,8 +209,8 @@ def _adapted(spec: ModelSpec, name: str, value: Any, of: str, folder: Path) -> M
 
 
 def speculate_of(value: str, folder: Path) -> str | None:
-    """Returns the drafter: 'ngram', the path or name of a model, or None for 'off'."""
-    return {"off": None, NGRAM: NGRAM}.get(value, _beside(value, folder))
+    """Returns the drafter: 'auto', 'ngram', the path or name of a model, or None for 'off'."""
+    return {"off": None, AUTO: AUTO, NGRAM: NGRAM}.get(value, _beside(value, folder))
 
 
 def _beside(model: str, folder: Path) -> str:

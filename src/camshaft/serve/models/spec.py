@@ -18,7 +18,7 @@ from camshaft.generate.engine.request_queue import MAX_QUEUE
 from camshaft.generate.language_model import LanguageModel
 from camshaft.generate.pooled.embedding_model import EmbeddingModel
 from camshaft.generate.pooled.reranker import Reranker
-from camshaft.generate.speculation.speculator import NGRAM
+from camshaft.generate.speculation.speculator import AUTO, NGRAM
 from camshaft.generate.speech.speech_model import SpeechModel
 from camshaft.models.files.pull import resolve_model
 from camshaft.serve.models.drafts import SharedDrafts, draft_key
@@ -41,7 +41,7 @@ class ModelSpec:
     base: str | None = None
     preload: bool = False
     slot_folder: Path | None = None
-    speculate: str | None = None  # 'ngram', or a model
+    speculate: str | None = None  # 'auto', 'ngram', or a model
 
     def open(self, drafts: SharedDrafts | None = None) -> Loaded:
         """Load the model, with a draft model from `drafts` or one of its own. Raises what its class raises."""
@@ -66,7 +66,7 @@ class ModelSpec:
     @property
     def draft_model(self) -> str | None:
         """The path or name of the model that drafts, if one does."""
-        return None if self.speculate == NGRAM else self.speculate
+        return None if self.speculate in (AUTO, NGRAM) else self.speculate
 
     @property
     def file_nbytes(self) -> int:

@@ -40,7 +40,7 @@ def chat(
     max_tokens: options.MaxTokens = 512,
     stop: options.Stop = None,
     context_shift: _ContextShift = "on",
-    speculate: options.Speculate = None,
+    speculate: options.Speculate = "auto",
     prompt_cache: options.PromptCache = None,
     sampling: SamplingOptions,
     running: options.ModelOptions,

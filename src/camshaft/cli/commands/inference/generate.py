@@ -86,7 +86,7 @@ def generate(
     regex: _Regex = None,
     grammar_file: _GrammarFile = None,
     logprobs: _Logprobs = None,
-    speculate: options.Speculate = None,
+    speculate: options.Speculate = "auto",
     prompt_cache: options.PromptCache = None,
     verbose: _Verbose = False,
     json: options.Json = False,
@@ -112,7 +112,7 @@ def generate(
         foreign = {
             "--image": bool(image),
             "--system": system is not None,
-            "--speculate": speculate not in (None, "off"),
+            "--speculate": speculate not in ("off", "auto"),
             "--prompt-cache": prompt_cache is not None,
             "--context": context != options.DEFAULT_CONTEXT,
             "--verbose": verbose,

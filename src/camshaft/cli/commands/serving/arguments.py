@@ -71,10 +71,11 @@ SlotPath = Annotated[
     ),
 ]
 Speculate = Annotated[
-    str | None,
+    str,
     typer.Option(
-        metavar="ngram|MODEL|off",
-        help="Draft tokens, while few requests run: what followed the same ones earlier in a text, or by a smaller MODEL.",
+        metavar="auto|ngram|MODEL|off",
+        help="Draft tokens, while few requests run: what followed the same ones earlier in a text (ngram; auto: where texts stay"
+        " the same, token by token), or by a smaller MODEL.",
     ),
 ]
 Cors = Annotated[

@@ -45,7 +45,7 @@ def serve(
     api_key_file: arguments.KeyFile = None,
     cors: arguments.Cors = None,
     slot_save_path: arguments.SlotPath = None,
-    speculate: arguments.Speculate = None,
+    speculate: arguments.Speculate = "auto",
     log: arguments.Log = None,
     log_texts: arguments.LogTexts = False,
     ray: arguments.Ray = None,
@@ -92,12 +92,12 @@ def missing_extra(error: ModuleNotFoundError, purpose: str, ray: str | None) -> 
     return MissingExtraError(str(error.name), "serve" if ray is None else "cluster", purpose)
 
 
-def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, speculate: str | None) -> ModelSpec:
+def _common(given: dict[str, Any], queue: int, slot_folder: Path | None, speculate: str) -> ModelSpec:
     """Returns the defaults of all models."""
     from camshaft.serve.models.config import speculate_of
     from camshaft.serve.models.spec import ModelSpec
 
-    drafts = None if speculate is None else speculate_of(speculate, Path())
+    drafts = speculate_of(speculate, Path())
     return ModelSpec("", "", options=given, queue=queue, slot_folder=slot_folder, speculate=drafts)
 
 

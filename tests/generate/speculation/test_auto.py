@@ -1,0 +1,97 @@
+"""speculate='auto': prompt lookup once a text repeats, for models whose texts it leaves as they are, token by token."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from camshaft import GenerateOptions, LanguageModel
+from camshaft.generate.engine.engine import Engine
+from camshaft.generate.model_plans import ModelPlans
+from camshaft.generate.speculation.pace import RunCosts
+from camshaft.models.files.quantize import quantize
+from tests.generate.conftest import opened_in_f32
+from tests.support.fixtures import tiny_model
+
+PROMPT = [40, 7, 81, 20, 13] * 3
+# One token again and again: each draft is right.
+REPEATED = GenerateOptions(max_tokens=40, ignore_eos=True).merge({"temperature": 0.0, "logit_bias": {7: 100.0}})
+OF_DRAFTS = {"decode.2", "decode.4", "decode.8"}
+
+
+@pytest.fixture(autouse=True)
+def free_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of several tokens cost as much as one: drafts that are right pay."""
+    monkeypatch.setattr(RunCosts, "of", lambda self, rows: 1.0)
+
+
+@pytest.fixture
+def lm(tmp_path: Path) -> Iterator[LanguageModel]:
+    quantize(tiny_model("llama", tmp_path), tmp_path / "quantized.gguf", "Q8_0")
+    with LanguageModel(tmp_path / "quantized.gguf", threads=1, context=96, sessions=2) as opened:
+        yield opened
+
+
+def test_plans_are_made_beside_the_text_that_repeats_and_then_drafts_are_checked(lm: LanguageModel) -> None:
+    plain = lm.generate(PROMPT, REPEATED, speculate=None)
+    assert "".join(plain)
+    assert plain.speculation is None
+    assert not OF_DRAFTS & lm.plans.origins.keys()
+    first = lm.generate(PROMPT, REPEATED)
+    assert ("".join(first), first.ids) == (plain.text, plain.ids)
+    lm.plans.draft_plans._ahead.thread.join()
+    assert lm.plans.origins.keys() >= OF_DRAFTS
+    before = lm.plans.n_runs
+    second = lm.generate(PROMPT, REPEATED)
+    assert ("".join(second), second.ids) == (plain.text, plain.ids)
+    assert second.speculation is not None
+    assert second.speculation.drafted > 24
+    assert lm.plans.n_runs - before < 16
+
+
+def test_a_text_that_does_not_repeat_makes_no_plan(lm: LanguageModel) -> None:
+    answer = lm.generate([1, 2, 3], REPEATED, max_tokens=60, logit_bias={}, repeat_penalty=5.0, repeat_last_n=96)
+    "".join(answer)
+    assert answer.speculation is not None
+    assert answer.speculation.drafted == 0
+    assert not OF_DRAFTS & lm.plans.origins.keys()
+
+
+def test_a_model_that_is_closed_makes_no_further_plan(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, free, make = Event(), Event(), ModelPlans.make
+
+    def waits(plans: ModelPlans, name: str) -> object:
+        begun.set()
+        assert free.wait(60)
+        return make(plans, name)
+
+    monkeypatch.setattr(lm.plans.draft_plans, "_make", lambda name: waits(lm.plans, name))
+    with caplog.at_level(logging.WARNING):
+        "".join(lm.generate(PROMPT, REPEATED))
+        assert begun.wait(60)
+        lm.close()
+        free.set()
+        lm.plans.draft_plans._ahead.thread.join()
+    assert lm.plans.draft_plans.most_rows == 1
+    assert caplog.text == ""
+
+
+def test_models_that_round_otherwise_beside_others_get_no_drafts(tiny_path: Path, lm: LanguageModel) -> None:
+    with opened_in_f32(tiny_path, context=96) as of_floats, Engine(of_floats, speculate="auto") as engine:
+        answer = of_floats.generate(PROMPT, REPEATED)
+        "".join(answer)
+        assert answer.speculation is None
+        assert engine.drafts_by is None
+    with Engine(lm, speculate="auto") as engine:
+        assert engine.drafts_by == "ngram"
+
+
+def test_texts_together_take_the_option_as_none(lm: LanguageModel) -> None:
+    batch = lm.generate_batch([PROMPT, PROMPT[1:]], REPEATED, max_tokens=4)
+    assert len(batch.texts()) == 2
