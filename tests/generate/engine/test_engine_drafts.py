@@ -46,7 +46,9 @@ def test_drafts_change_no_answer(lm: LanguageModel, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_cannot_draft_is_refused(lm: LanguageModel, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="speculate='model'; an engine takes 'auto', 'ngram', an open LanguageModel or None"):
+    with pytest.raises(
+        SettingError, match="speculate='model'; an engine takes 'auto', 'ngram', an open LanguageModel or None"
+    ):
         Engine(lm, speculate="model")
     with pytest.raises(SettingError, match="is the model itself; wanted a smaller one"):
         Engine(lm, speculate=lm)

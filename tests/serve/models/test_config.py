@@ -62,7 +62,10 @@ def folder(tmp_path: Path) -> Path:
         ),
         ("[[models]]\nmodel='one.gguf'\nkv_cache='q7'", r"'models\[0\]': kv_cache 'q7'; wanted one of"),
         ("[[models]]\nmodel='one.gguf'\nactivations='q7'", r"'models\[0\]': activations 'q7'; wanted one of"),
-        ("speculate=' '\n[[models]]\nmodel='one.gguf'", "'speculate' is \" \"; wanted 'auto', 'ngram', a draft model or 'off'"),
+        (
+            "speculate=' '\n[[models]]\nmodel='one.gguf'",
+            "'speculate' is \" \"; wanted 'auto', 'ngram', a draft model or 'off'",
+        ),
         ("speculate='small'\n[[models]]\nmodel='one.gguf'", "'small'"),
         ("[[models]]\nmodel='bert.gguf'\nembed=true\nspeculate='ngram'", r"'models\[0\].speculate' with embed = true"),
         ("[[models]]\nmodel='one.gguf'\nbackend='q7'", r"'models\[0\]': no backend or device 'q7'"),
