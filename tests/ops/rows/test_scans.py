@@ -31,14 +31,32 @@ def test_one_lane_and_sixteen_give_the_same_bits(name, dtype, reverse):
 
 
 @pytest.mark.parametrize(
-    ("name", "reverse", "transposes"), each_value(["cumsum", "cummax", "cummin"], [True, False], [True, False])
+    ("name", "reverse", "by_pairs"), each_value(["cumsum", "cummax", "cummin"], [True, False], [True, False])
 )
-def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(monkeypatch, name, reverse, transposes):
-    monkeypatch.setattr(variants, "transposes", lambda target: transposes)
+def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(monkeypatch, name, reverse, by_pairs):
+    monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: by_pairs)
     x = np.random.default_rng(3).normal(size=LONG).astype(np.float32)
     x[20_000:20_003] = 3e38, 3e38, -3e38  # in the second part, whose sums overflow
     parts, whole = (computed(name, x, "simd", variant, reverse=reverse) for variant in ("scans", "whole_rows"))
     assert parts.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(("by_pairs", "reverse"), each_value([True, False], [True, False]))
+def test_not_finite_sums_have_the_same_bits_by_parts_and_by_rows(monkeypatch, by_pairs, reverse):
+    monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: by_pairs)
+    for values in (
+        (np.nan, np.nan, -np.nan),
+        (-np.nan, np.nan, np.nan),
+        (np.inf, -np.inf, np.nan),
+        (np.inf, 1, -np.inf),
+    ):
+        for at in ((20, 21, 25), (17_000, 17_001, 39_000)):
+            x = np.random.default_rng(7).normal(size=LONG).astype(np.float32)
+            x[list(at)] = values
+            parts, whole = (
+                computed("cumsum", x, "simd", variant, reverse=reverse) for variant in ("scans", "whole_rows")
+            )
+            assert parts.tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
@@ -59,9 +77,9 @@ def test_sums_are_those_of_all_before_at_every_length(dtype):
             np.testing.assert_array_equal(table().cumsum(x[:n], reverse=reverse).astype(np.int64), expected)
 
 
-@pytest.mark.parametrize(("transposes", "reverse"), each_value([True, False], [True, False]))
-def test_sums_within_groups_are_right_at_every_length(monkeypatch, transposes, reverse):
-    monkeypatch.setattr(variants, "transposes", lambda target: transposes)
+@pytest.mark.parametrize(("by_pairs", "reverse"), each_value([True, False], [True, False]))
+def test_sums_within_groups_are_right_at_every_length(monkeypatch, by_pairs, reverse):
+    monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: by_pairs)
     for n in (128, 129, 143, 191, 255, 323, 16_384 + 130):
         x = np.random.default_rng(n).integers(-9, 9, (2, n)).astype(np.float32)
         expected = np.cumsum(x[:, ::-1] if reverse else x, 1)[:, :: -1 if reverse else 1]
@@ -69,9 +87,9 @@ def test_sums_within_groups_are_right_at_every_length(monkeypatch, transposes, r
             np.testing.assert_array_equal(computed("cumsum", x, "simd", variant, reverse=reverse), expected)
 
 
-@pytest.mark.parametrize(("transposes", "reverse"), each_value([True, False], [True, False]))
-def test_sums_of_a_group_may_overflow_where_the_running_sum_does_not(monkeypatch, transposes, reverse):
-    monkeypatch.setattr(variants, "transposes", lambda target: transposes)
+@pytest.mark.parametrize(("by_pairs", "reverse"), each_value([True, False], [True, False]))
+def test_sums_of_a_group_may_overflow_where_the_running_sum_does_not(monkeypatch, by_pairs, reverse):
+    monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: by_pairs)
     for at in range(100, 116):  # three neighbours or more overflow, all four or all of the group do not
         x = np.zeros(300, np.float32)
         x[0], x[at : at + 4] = -3e38, (1.2e38, 1.2e38, 1.2e38, -3.3e38)
@@ -80,11 +98,42 @@ def test_sums_of_a_group_may_overflow_where_the_running_sum_does_not(monkeypatch
         np.testing.assert_array_equal(found, np.cumsum(x, dtype=np.float64).astype(np.float32))
 
 
-def test_a_long_sum_is_within_nine_roundings_of_its_elements():
+@pytest.mark.parametrize(("name", "reverse"), each_value(["cumsum", "cummax", "cummin"], [True, False]))
+def test_rows_of_whole_groups_are_scanned_as_each_alone(monkeypatch, name, reverse):
+    monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: True)
+    rng = np.random.default_rng(5)
+    for rows, dim in ((1, 64), (2, 64), (67, 64), (34, 128), (5, 1024)):
+        plain = rng.normal(size=(rows, dim)).astype(np.float32)
+        for at, value in ((0, 1), (rows - 1, np.nan), (0, -np.nan), (rows // 2, np.inf), (rows - 1, 3e38)):
+            x = plain.copy()
+            x[at, dim - 3 : dim - 1] = value
+            together, alone = (
+                computed(name, x, "simd", variant, reverse=reverse) for variant in ("scans", "whole_rows")
+            )
+            assert together.tobytes() == alone.tobytes()
+            np.testing.assert_allclose(together, computed(name, x, "scalar", reverse=reverse), rtol=2e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "reverse"), each_value(["f32", "f16", "bf16"], [True, False]))
+def test_extremes_of_long_rows_have_numpys_bits_but_of_nan(monkeypatch, dtype, reverse):
+    monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: True)
+    rng = np.random.default_rng(6)
+    for n in (128, 143, 191, 323, 16_384 + 130):
+        x = np.round(rng.normal(size=(2, n))).astype(as_dtype(dtype).numpy) * -1  # with zeros of both signs
+        for value in (None, np.inf, -np.inf, np.nan, -np.nan):
+            given = x.copy()
+            if value is not None:
+                given[1, n // 2] = value
+            for name in ("cummax", "cummin"):
+                one, sixteen = (computed(name, given, backend, reverse=reverse) for backend in ("scalar", "simd"))
+                assert one.tobytes() == sixteen.tobytes()
+
+
+def test_a_long_sum_is_within_ten_roundings_of_its_elements():
     x = np.random.default_rng(1).random(LONG, np.float32)
     for given in (x, x - np.float32(0.5)):
         exact, most = np.cumsum(given, dtype=np.float64), np.cumsum(np.abs(given), dtype=np.float64)
-        assert np.all(np.abs(table().cumsum(given) - exact) <= 9 * 2.0**-24 * most)
+        assert np.all(np.abs(table().cumsum(given) - exact) <= 10 * 2.0**-24 * most)
 
 
 def test_a_running_sum_below_zero_takes_numbers_whose_own_sum_overflows():

@@ -2,7 +2,7 @@
 
 Attributes: `axis` (-1 by default) and `reverse` (from the end: the gradient of cumsum). Of integers, cumsum and cumprod give 64
 bits as NumPy does, or i32 or u32 if `to` says so; they wrap. Floats are summed in f64 where the target has it, but those below 64
-bits are summed in f32 within groups of at most 64 on a CPU with vectors: ops/scan/quads.py states the error.
+bits are summed in f32 within groups of at most 64 on a CPU with vectors: ops/scan/quads.py and pair_sums.py state the error.
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ from camshaft.dtypes import DTYPES, i64
 from camshaft.lang import Array, Tracer, ir, kernel
 from camshaft.lang.tracing.tracer import Variable
 from camshaft.ops.reduce.frame import combine, start_of
+from camshaft.ops.scan.pair_extremes import PairExtreme
+from camshaft.ops.scan.pair_sums import PairSum
+from camshaft.ops.scan.pairs import PairScan
 from camshaft.ops.scan.quads import QuadScan
 from camshaft.ops.scan.row_scan import RowScan, stored, wide
-from camshaft.ops.scan.transposed import TransposedScan
 
-STEPS, FORMS = "steps", {"quads": QuadScan, "transposed": TransposedScan}
+STEPS, QUADS, PAIRS = "steps", "quads", "pairs"
 
 
 def _row(k: Tracer, inner: int) -> ir.Value:
@@ -24,10 +26,21 @@ def _scan(
     k: Tracer, form: str, arrays: tuple[Array, Array], row: ir.Value, carry: Variable, kind: str, reverse: bool,
     lanes: int, share: int, streams: bool = False,
 ) -> RowScan | QuadScan:  # fmt: skip
-    """The scan of a row. `form`: of which kind, of FORMS for sums in f32 within a group, or else STEPS."""
-    if form in FORMS:
-        return FORMS[form](k, *arrays, row, carry, reverse, lanes, streams)
+    """The scan of a row. `form`: QUADS or PAIRS of floats of 32 bits or less on CPUs, or else STEPS."""
+    if form == QUADS:
+        return QuadScan(k, *arrays, row, carry, reverse, lanes, streams)
+    if form == PAIRS:
+        return pair_scan(k, arrays, row, carry, kind, reverse, lanes, streams)
     return RowScan(k, *arrays, row, carry, kind, reverse, lanes, share, streams)
+
+
+def pair_scan(
+    k: Tracer, arrays: tuple[Array, Array], row: ir.Value, carry: Variable, kind: str, reverse: bool, lanes: int, streams: bool
+) -> PairScan:  # fmt: skip
+    """The scan of a row by pairs."""
+    if kind == "sum":
+        return PairSum(k, *arrays, row, carry, reverse, lanes, streams)
+    return PairExtreme(k, *arrays, row, carry, reverse, lanes, streams, kind)
 
 
 @kernel
@@ -49,6 +62,17 @@ def along_rows(
     # out[r, c] = fold of x[r, i] over i <= c, or i >= c if reverse
     carry = k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
     _scan(k, form, (x, out), _row(k, inner), carry, kind, reverse, lanes, share, streams).part(0, k.number(dim, i64))
+
+
+@kernel
+def rows_at_once(
+    k: Tracer, x: Array, out: Array, *, kind: str, dtype: str, reverse: bool, rows: int, dim: int, per: int, lanes: int,
+    streams: bool,
+) -> None:  # fmt: skip
+    # as along_rows, of `per` rows by pairs, which follow each other in one row of x
+    first, carry = k.program(0) * per, k.var(start_of(kind, DTYPES[dtype]), DTYPES[dtype])
+    scan = pair_scan(k, (x, out), k.const(0, i64), carry, kind, reverse, lanes, streams)
+    scan.rows(first, k.minimum(first + per, rows), dim)
 
 
 @kernel

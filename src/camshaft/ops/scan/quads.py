@@ -71,7 +71,7 @@ class QuadScan:
             for each in sums:
                 each.set(each.value + last)
             if writes:
-                self._store(at, end, near + self._before(k.rounded(folds + carry), carry, k.lane() // EACH))
+                self.store(at, end, near + self._before(k.rounded(folds + carry), carry, k.lane() // EACH))
         with k.when((k.lanes_sum(squares) <= _GREATEST) ^ k.const(1, boolean)):
             for each, value in zip(sums, before, strict=True):
                 each.set(value)
@@ -84,7 +84,9 @@ class QuadScan:
             for each in sums:
                 each.set(each.value + self.x[self.row, c].to(f64))
             if writes:
-                self.out[self.row, c] = sums[0].value.to(f32)
+                # one NaN: the sign of a sum of two depends on the order of operands
+                value = sums[0].value.to(f32)
+                self.out[self.row, c] = k.select(k.isnan(value), float("nan"), value)
 
     def _groups(self, first: ir.Operand, stop: ir.Operand) -> Iterator[tuple[ir.Value, ir.Operand | None]]:
         """The first column of each group in the order of the scan, and None, or `stop` where it ends within the group."""
@@ -112,7 +114,7 @@ class QuadScan:
             value.set(self.x[self.row, column])
         return value.value
 
-    def _store(self, at: ir.Value, stop: ir.Operand | None, value: ir.Value) -> None:
+    def store(self, at: ir.Value, stop: ir.Operand | None, value: ir.Value) -> None:
         column = at + self.k.lane()
         if stop is None:
             self.k.store(self.out, (self.row, column), value, streamed=self.streams)
@@ -127,16 +129,19 @@ class QuadScan:
         totals = k.shuffle(near, lane % self.folds * EACH + (0 if self.reverse else EACH - 1))
         return near, self._steps(k.rounded(totals), self.folds)
 
-    def _steps(self, value: ir.Value, size: int) -> ir.Value:
-        """The running sums of every `size` neighbours."""
+    def _steps(self, value: ir.Value, size: int, done: int = 1) -> ir.Value:
+        """The running sums of every `size` neighbours, of those of every `done`."""
         k, number = self.k, self._number()
-        for step in (1 << i for i in range(size.bit_length() - 1)):
+        for step in (1 << i for i in range(done.bit_length() - 1, size.bit_length() - 1)):
             half = number // step
             has, last = ((half & 1) < 1, half * step + step) if self.reverse else ((half & 1) > 0, half * step - 1)
             near = k.shuffle(value, self._place(k.select(has, last, number)))
             # not merged with the next step's shuffle, which would take several moves for each
-            value = k.rounded(k.select(has, near, 0.0) + value)
+            value = self._step(has, near, value)
         return value
+
+    def _step(self, has: ir.Value, near: ir.Value, value: ir.Value) -> ir.Value:
+        return self.k.rounded(self.k.select(has, near, 0.0) + value)
 
     def _place(self, number: ir.Value) -> ir.Value:
         """The lane of a value, by its number in the order of a row."""

@@ -63,9 +63,13 @@ def _key(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
     infinity = ((1 << exponent) - 1) << (dtype.bits - 1 - exponent)
     quiet = infinity | infinity >> 1 & ~infinity
     nan = quiet if kind == "max" else ~quiet
+    return k.select((k.bitcast(value, dtype) & most) > infinity, k.const(nan, dtype), ordered(k, value, dtype))
+
+
+def ordered(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
+    """A float's integer in the order of floats, but of NaN."""
     bits = k.bitcast(value, dtype)
-    ordered = bits ^ ((bits >> (dtype.bits - 1)) & most)
-    return k.select((bits & most) > infinity, k.const(nan, dtype), ordered)
+    return bits ^ ((bits >> (dtype.bits - 1)) & int(np.iinfo(dtype.numpy).max))
 
 
 @dataclass(frozen=True)

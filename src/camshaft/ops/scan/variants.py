@@ -17,9 +17,11 @@ from camshaft.ops.spec import TensorSpec, bound
 
 # Elements of a row that a program scans, and columns of a block.
 PART, COLUMNS = 16384, 512
+# Elements of whole rows that a program scans one after the other, where groups of several rows are interleaved.
+FEW = 4096
 # Workers where their number is not known.
 MANY = 64
-_SIZES = ("inner", "dim", "per", "parts", "columns")
+_SIZES = ("inner", "dim", "per", "parts", "columns", "rows")
 
 
 def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = False) -> ops.Build:
@@ -46,6 +48,12 @@ def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = Fals
     lanes, named = _lanes_of(row, as_dtype(x.dtype), wide, dim, target)
     constants |= named
     streams = {"streams": lanes > 1 and blocks.streams(node, target)}
+    per = FEW // dim if inner == 1 and isinstance(outer, int) and named["form"] == kernels.PAIRS and not whole else 1
+    if per > 1 and dim % (quads.EACH * lanes) == 0:
+        arrays = ops.read(0, shape=(1, rows * dim)), ops.write(0, shape=(1, rows * dim))
+        named = {name: constants[name] for name in ("kind", "dtype", "reverse", "dim", "lanes")}
+        given = {**named, **streams, "rows": rows, "per": per}
+        return _one(kernels.rows_at_once, arrays, (ops.Cells(rows, per=per),), given, lanes)
     if dim <= PART and not whole:
         return _one(kernels.along_rows, (read, write), grid, {**constants, **streams}, lanes)
     parts = -(-dim // PART)
@@ -63,17 +71,19 @@ def _build(row: Scan, node: ops.NodeSpec, target: ops.Target, whole: bool = Fals
 
 def _lanes_of(row: Scan, given: DType, wide: DType, dim: int, target: ops.Target) -> tuple[int, dict[str, Constant]]:
     """The lanes of scans along rows, and constants: the lanes, how many elements each adds in order, and the form of sums."""
-    if row.kind == "sum" and target.backend == "simd" and given.is_float and given != f64:
-        lanes, form = quads.width_for(dim, target.lanes), "quads"
-        if dim >= 2 * quads.EACH * target.lanes and transposes(target):
-            lanes, form = target.lanes, "transposed"
-        return lanes, {"lanes": lanes, "share": 1, "form": form}
+    group = quads.EACH * target.lanes
+    if target.backend == "simd" and given.is_float and given != f64:
+        if (dim >= 2 * group or dim == group) and has_fast_moves_in_blocks(target):
+            return target.lanes, {"lanes": target.lanes, "share": 1, "form": kernels.PAIRS}
+        if row.kind == "sum":
+            lanes = quads.width_for(dim, target.lanes)
+            return lanes, {"lanes": lanes, "share": 1, "form": kernels.QUADS}
     share = row_scan.share_of(row.kind, given, wide, target.lanes) if target.backend == "simd" else 1
     lanes = 1 if target.backend in ("scalar", "c") else row_scan.width_of(wide) * share
     return lanes, {"lanes": lanes, "share": share, "form": kernels.STEPS}
 
 
-def transposes(target: ops.Target) -> bool:
+def has_fast_moves_in_blocks(target: ops.Target) -> bool:
     """Whether the CPU moves values within blocks of 128 bits faster than between them: AMD's with AVX-512. A Zen 4 has three
     pipes for those, two for these."""
     return {"sse4a", "avx512f"} <= target.features
@@ -95,7 +105,8 @@ def _refusal(row: Scan, node: ops.NodeSpec) -> str | None:
 
 
 def variants(row: Scan) -> tuple[ops.KernelVariant, ...]:
-    """Long rows by a program for each part, or by one that takes the parts in turn, with the same bits."""
+    """Long rows by a program for each part, or by one that takes the parts in turn, with the same bits; but f64 sums after NaN of
+    both signs may have either."""
     by_parts = ops.KernelVariant(
         "scans", ops.EVERYWHERE, lambda n, t: _build(row, n, t), cost=lambda n, t: _cost(row, n, whole=False)
     )
