@@ -83,9 +83,9 @@ def test_signed_scales_have_six_bits(name: str) -> None:
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 0.0, 1e-38])
 def test_scales_of_activations_are_not_hidden_by_additions_to_their_bits(scale: float) -> None:
     require_level(HERE)
-    given = sample(Case("IQ4_XS", 65, 65, 17, 512, "q8"))
+    case = Case("IQ4_XS", 65, 65, 17, 512, "q8")
+    given, part = sample(case), case.specs[0].part("scales")
     x, w = given.inputs
-    part = given.specs[0].part("scales")
     scales = x[part.offset_nbytes : part.offset_nbytes + part.nbytes].view(np.float32).reshape(part.shape)
     scales[1] = scale
     scales[2, 3] = scale

@@ -131,6 +131,13 @@ class Stage:
         for g, scale in enumerate(scales):
             k.store_vector(self.choices, k.bitcast(scale.to(f32), i32) if signed else scale >> 1, half, i, g, 0)
 
+    def prefetch(self, mine: Rows, s: Value, i: Value) -> None:
+        """Prefetches what block i of super-block s is unpacked from, and its step."""
+        weights, b = self.weights, s * SUPER + i
+        weights.prefetch(mine.tile, b, 0)
+        mine.k.prefetch(weights.scales, mine.tile, b, 0, 0)
+        mine.k.prefetch(weights.extra, mine.tile, s, 0, 0)
+
 
 def stage_of(k: Tracer, weights: Packed) -> Stage:
     """Returns scratch for two super-blocks."""
@@ -150,12 +157,12 @@ class Program:
     def add_tile(self, mine: Rows, s: Value, r: Value, half: Value, later: Sequence[tuple[Rows, Value]]) -> None:
         """Adds super-block s to the totals of tile r, whose rows are `mine`. Unpacks the first of the `later` rows and
         super-blocks, and prefetches the second."""
-        k, slab, weights, (following, (rows, then)) = mine.k, self.slab, self.stage.weights, later
-        step, _ = weights.steps(mine.load, s)
+        k, slab, (following, (rows, then)) = mine.k, self.slab, later
+        step, _ = self.stage.weights.steps(mine.load, s)
         for j in k.range(self.steps):
             with k.when(j < SUPER):
                 self.stage.fill(1 - half, *following, j)
-                weights.prefetch(rows.tile, then * SUPER + j, 0)
+                self.stage.prefetch(rows, then, j)
             places = [j * STEP + t for t in range(STEP)]
             parts = [k.var(mine.spread(slab.starts[t] if slab.signed else 0.0)) for t in places]
             for i in k.range(SUPER):
