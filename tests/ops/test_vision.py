@@ -15,6 +15,8 @@ from camshaft.dtypes import as_dtype
 from camshaft.graph.passes.decompose import expand_composites, parts_of
 from camshaft.ops.op import NodeSpec, read
 from camshaft.ops.spec import TensorSpec
+from camshaft.ops.vision.conv import by_outputs
+from camshaft.ops.vision.windows import conv_of
 from camshaft.validation.run import run_variant
 from tests.support.samples import samples
 
@@ -67,6 +69,13 @@ def test_windows_of_three_rows_are_computed_by_half_the_products_or_three_quarte
     assert weights.bounds == (6 * 128, 128 * 3)
     assert image.bounds[0] == 9 * 128 * 2  # of even and of odd columns
     assert winograd.supports(node((1, 4, 9, 9), (4, 4, 3, 5), stride=1, dilation=(1, 2)), simd) is None
+
+
+@pytest.mark.parametrize(("channels", "size", "blocks"), [(512, 14, 1), (256, 28, 6)])
+def test_weights_of_more_bytes_than_the_image_are_read_once(channels: int, size: int, blocks: int) -> None:
+    given = node((1, channels, size, size), (channels, channels, 3, 3), stride=2, padding=1)
+    target = replace(cpu_device("simd"), lanes=16)
+    assert by_outputs.shape_of(conv_of(given.inputs, given.attrs), target).blocks == blocks
 
 
 def test_a_transposed_convolution_is_one_convolution() -> None:

@@ -140,8 +140,8 @@ def sample(case: Case) -> ops.Sample:
 
 def samples() -> Iterable[ops.Sample]:
     """For each format and kind of x: one token, one with rows for several streams, several tokens, and a partial tile of them. Of
-    a plain, a nested and two formats of odd scales more tokens than any variant takes at once. In tiles of bf16, two tiles, the
-    last of few tokens, and one of few."""
+    a plain, a nested, two formats of odd scales and one of scales with signs more tokens than any variant takes at once. In tiles
+    of bf16, two tiles, the last of few tokens, and one of few."""
     for name in PACKED_FORMATS:
         k = max(BLOCK_FORMATS[name].block_size, 64)
         for form in ("q8", "f32"):
@@ -154,7 +154,7 @@ def samples() -> Iterable[ops.Sample]:
             yield sample(Case(name, 45, active, 33, k, "tiles"))
     for name in ("Q5_0", "Q4_K"):
         yield sample(Case(name, 101, 99, 17, 2 * BLOCK_FORMATS[name].block_size, "q8"))
-    for name, active in (("IQ1_S", 99), ("IQ2_XS", 66)):
+    for name, active in (("IQ1_S", 99), ("IQ2_XS", 66), ("IQ4_XS", 70)):
         yield sample(Case(name, 101, active, 33, 512, "q8"))
     for active in (65, 16):  # two parts of the depth
         yield sample(Case("Q8_0", 65, active, 70, 2080, "tiles"))

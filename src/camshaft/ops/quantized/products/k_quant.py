@@ -2,8 +2,8 @@
 
     y += step sum_blocks (d sum_groups scale (sum code q - zero_point sum q) + (low / step) minimum (d sum q))
 
-Everything up to d is in integers, whose products cost less than those of floats: on Zen 4 they share one of two ports with the
-byte dot products, float products both. With both sums in one register per token, 12 tokens fit.
+Everything up to d is in integers, of which one register per token has both sums, so 12 tokens fit. On Zen 4 products of integers
+and of floats take as much of the byte dot products' two ports.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""The variant `multiples` of quantized_matmul: prompts by IQ1 to IQ3 weights on CPUs with AVX-512 VNNI. It looks up products of
-scales, because whole scales of these formats are 1, 3, .. 31.
+"""The variant `multiples` of quantized_matmul: prompts by weights of IQ1 to IQ3, IQ4_XS and Q3_K on CPUs with AVX-512 VNNI. It
+looks up products of scales, because whole scales of these formats have at most five significant bits.
 
-On Zen 4 byte dot products and multiplications of integers and floats share two ports; permutations and conversions have others. A
-block of 32 k costs a token 8 dot products and one multiply-add. The product of both scales would be one more multiplication, of
-16 rows by each token. Here it is a permutation: scratch memory has 16 multiples of a token's scale, of which each row's whole
-scale chooses one.
+On Zen 4 byte dot products and multiplications of integers and floats share two ports; permutations, conversions and additions
+have others. A block of 32 k costs a token 8 dot products and one multiply-add. The product of both scales would be one more
+multiplication, of 16 rows by each token. Here it is a permutation: scratch memory has 16 multiples of a token's scale, of which
+each row's whole scale chooses one. The scales of IQ1 to IQ3 are 1, 3, .. 31, and these are the multiples. Those of IQ4_XS and
+Q3_K are 0 or +-2^e (1 + i / 16). For these the multiples are those by 1 + i / 16, and one addition to their bits adds e to the
+exponent and sets the sign.
 
 A program has some tokens and some tiles of 16 rows, and takes a super-block of 256 k at a time. It copies the tokens' codes to
 scratch, where they are one piece, with the multiples beside them. It unpacks each tile's blocks there once for all tokens, the
-next tile's while it multiplies one.
+next tile's while it multiplies one, and prefetches those of the tile after that.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from camshaft.dtypes import f32, i32, i64, u32
 from camshaft.lang import Array, Tracer, Value, Variable, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.operands import Rows, dot_words
+from camshaft.ops.quantized.packed.formats import PACKED_FORMATS, PackedFormat
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
 from camshaft.ops.quantized.packed.weights import Index, Packed
 from camshaft.ops.quantized.products.kernels import FEW_ROWS, is_q8, operands, packed_only, product_build, tile_cost
 
-FORMATS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+ODD, SIGNED = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), ("IQ4_XS", "Q3_K")
 WORDS = 8  # of codes in a block of 32 k
 STEP = 4  # tokens at a time
 ONES = 0x01010101
+FRACTION = 19  # where f32 has the four bits after the first of its significand
 # Tokens of a program, whose codes are half of the first cache; the most tiles of rows, whose totals are in the second; and the
 # fewest programs, where there are as many tiles.
 COLUMNS, MOST_TILES, PROGRAMS = 64, 32, 16
@@ -37,31 +41,45 @@ COLUMNS, MOST_TILES, PROGRAMS = 64, 32, 16
 IQ1_S_ZERO = 9
 
 
+def is_signed(form: PackedFormat) -> bool:
+    """Returns whether scales have signs, and may be even or 0."""
+    return form in [PACKED_FORMATS[name] for name in SIGNED]
+
+
 def block_of(weights: Packed, mine: Rows, b: Value) -> tuple[list[Value], list[Value]]:
-    """Returns the words of codes of block b, and the whole scale of each group."""
-    words = weights.code_words(mine.load, b)
-    pairs = [weights.whole_scale(mine.load, b, g) for g in range(weights.form.groups)]
+    """Returns the words of codes of block b, and the whole scale of each group, never 0."""
+    k, words, groups = mine.k, weights.code_words(mine.load, b), weights.form.groups
+    pairs = [weights.whole_scale(mine.load, b, g) for g in range(groups)]
     scales, (_, minimum) = [scale for scale, _ in pairs], pairs[0]
+    if is_signed(weights.form):
+        some = [scale != 0 for scale in scales]
+        none = mine.spread((weights.form.zero_point or 0) * ONES, u32)
+        words = [k.select(some[w * groups // WORDS], word, none) for w, word in enumerate(words)]
+        scales = [k.select(is_some, scale, mine.spread(1, i32)) for is_some, scale in zip(some, scales, strict=True)]
     if minimum is None:
         return words, scales
-    more = mine.k.select(minimum < scales[0], mine.spread(2 * ONES, u32), mine.spread(0, u32))
+    more = k.select(minimum < scales[0], mine.spread(2 * ONES, u32), mine.spread(0, u32))
     return [(word << 3) + more for word in words], [scales[0] >> 3]
 
 
 @dataclass(frozen=True)
 class Slab:
     """A super-block of a program's tokens in scratch: codes [token, word], their sums times the zero point [token, group], and
-    scales times 1, 3, .. 31 [token, block, 16]."""
+    bits of multiples of scales [token, block, 16]. Where scales of rows are `signed`, the bits of what was multiplied by are
+    subtracted, and `starts` [token] is 0, or NaN if a scale is not finite, which additions to its bits would hide."""
 
     k: Tracer
     codes: Array
     sums: Array
     multiples: Array
+    signed: bool
+    starts: Array
 
     def fill(self, x: tuple[Array, ...], first: Value, count: Value, bound: int, s: Value, supers: int) -> None:
         """Copies `count` tokens from `first` on, those past the bound as the last."""
         k, (x_codes, x_scales, x_sums) = self.k, x
-        odd = (k.iota(ROWS, i32) * 2 + 1).to(f32)
+        by = (k.iota(ROWS, i32) + ROWS).to(f32) * (1 / ROWS) if self.signed else (k.iota(ROWS, i32) * 2 + 1).to(f32)
+        less = k.bitcast(by, i32) if self.signed else k.splat(0, ROWS, i32)
         for t in k.range(count):
             at = k.minimum(first + t, bound - 1) * supers + s
             self._copy(x_codes, self.codes, t, at)
@@ -70,7 +88,9 @@ class Slab:
             else:
                 self._sum_codes(t)
             for i in range(SUPER):
-                k.store_vector(self.multiples, odd * x_scales[at * SUPER + i], t, i, 0)
+                k.store_vector(self.multiples, k.bitcast(by * x_scales[at * SUPER + i], i32) - less, t, i, 0)
+            if self.signed:
+                self.starts[t] = k.vector_sum(k.load_vector(x_scales, at * SUPER, width=SUPER) * 0.0)
 
     def _copy(self, source: Array, to: Array, t: Value, at: Value) -> None:
         """Copies row `at` of a flat array."""
@@ -87,15 +107,16 @@ class Slab:
             self.sums[t, i] = k.vector_sum(k.dot4(none, ones, words)) * -IQ1_S_ZERO
 
 
-def slab_of(k: Tracer, columns: int, groups: int) -> Slab:
+def slab_of(k: Tracer, columns: int, form: PackedFormat) -> Slab:
     """Returns scratch for `columns` tokens."""
-    codes, sums = k.scratch(u32, columns, SUPER * WORDS), k.scratch(i32, columns, SUPER * groups)
-    return Slab(k, codes, sums, k.scratch(f32, columns, SUPER, ROWS))
+    codes, sums = k.scratch(u32, columns, SUPER * WORDS), k.scratch(i32, columns, SUPER * form.groups)
+    return Slab(k, codes, sums, k.scratch(i32, columns, SUPER, ROWS), is_signed(form), k.scratch(f32, columns))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Unpacked super-blocks of two tiles in scratch: words, and by group the number of each row's multiple."""
+    """Unpacked super-blocks of two tiles in scratch: words, and by group what chooses each row's multiple: its number, or the
+    bits of a signed scale as f32."""
 
     weights: Packed
     words: Array
@@ -103,11 +124,19 @@ class Stage:
 
     def fill(self, half: Value, mine: Rows, s: Value, i: Index) -> None:
         """Unpacks block i of super-block s."""
+        k, signed = mine.k, is_signed(self.weights.form)
         words, scales = block_of(self.weights, mine, s * SUPER + i)
         for w, word in enumerate(words):
-            mine.k.store_vector(self.words, word, half, i, w, 0)
+            k.store_vector(self.words, word, half, i, w, 0)
         for g, scale in enumerate(scales):
-            mine.k.store_vector(self.choices, scale >> 1, half, i, g, 0)
+            k.store_vector(self.choices, k.bitcast(scale.to(f32), i32) if signed else scale >> 1, half, i, g, 0)
+
+    def prefetch(self, mine: Rows, s: Value, i: Value) -> None:
+        """Prefetches what block i of super-block s is unpacked from, and its step."""
+        weights, b = self.weights, s * SUPER + i
+        weights.prefetch(mine.tile, b, 0)
+        mine.k.prefetch(weights.scales, mine.tile, b, 0, 0)
+        mine.k.prefetch(weights.extra, mine.tile, s, 0, 0)
 
 
 def stage_of(k: Tracer, weights: Packed) -> Stage:
@@ -125,19 +154,22 @@ class Program:
     totals: Array
     steps: Value
 
-    def add_tile(self, mine: Rows, s: Value, r: Value, half: Value, following: tuple[Rows, Value]) -> None:
-        """Adds super-block s to the totals of tile r, whose rows are `mine`, and unpacks the `following` rows and super-block."""
-        k = mine.k
+    def add_tile(self, mine: Rows, s: Value, r: Value, half: Value, later: Sequence[tuple[Rows, Value]]) -> None:
+        """Adds super-block s to the totals of tile r, whose rows are `mine`. Unpacks the first of the `later` rows and
+        super-blocks, and prefetches the second."""
+        k, slab, (following, (rows, then)) = mine.k, self.slab, later
         step, _ = self.stage.weights.steps(mine.load, s)
         for j in k.range(self.steps):
             with k.when(j < SUPER):
                 self.stage.fill(1 - half, *following, j)
-            parts = [k.var(mine.spread(0.0)) for _ in range(STEP)]
+                self.stage.prefetch(rows, then, j)
+            places = [j * STEP + t for t in range(STEP)]
+            parts = [k.var(mine.spread(slab.starts[t] if slab.signed else 0.0)) for t in places]
             for i in k.range(SUPER):
-                self._add_block(mine, half, j * STEP, i, parts)
-            for t, part in enumerate(parts):
-                at = r, j * STEP + t, 0
-                k.store_vector(self.totals, k.fma(step, part.value, k.load_vector(self.totals, *at, width=ROWS)), *at)
+                self._add_block(mine, half, places[0], i, parts)
+            for t, part in zip(places, parts, strict=True):
+                total = k.fma(step, part.value, k.load_vector(self.totals, r, t, 0, width=ROWS))
+                k.store_vector(self.totals, total, r, t, 0)
         for i in k.range(k.minimum(self.steps, SUPER), SUPER):
             self.stage.fill(1 - half, *following, i)
 
@@ -152,9 +184,11 @@ class Program:
             def acted(t: int, w: int, g: int = g) -> Value:
                 return mine.spread(slab.codes[first + t, (i * groups + g) * size + w], u32)
 
-            choice = k.load_vector(stage.choices, half, i, g, 0, width=ROWS)
+            bits = k.load_vector(stage.choices, half, i, g, 0, width=ROWS)
+            choice = bits >> FRACTION if slab.signed else bits
             for t, (dot, part) in enumerate(zip(dot_words(k, starts, words, acted), parts, strict=True)):
-                scale = k.permute(k.load_vector(slab.multiples, first + t, i, 0, width=ROWS), choice)
+                multiple = k.permute(k.load_vector(slab.multiples, first + t, i, 0, width=ROWS), choice)
+                scale = k.bitcast(multiple + bits if slab.signed else multiple, f32)
                 part.set(k.fma(dot.to(f32), scale, part.value))
 
 
@@ -164,7 +198,7 @@ def program_of(k: Tracer, weights: Packed, columns: int, tiles: int, steps: Valu
     for r in k.range(tiles):
         for t in k.range(steps * STEP):
             k.store_vector(totals, k.splat(0.0, ROWS), r, t, 0)
-    return Program(slab_of(k, columns, weights.form.groups), stage_of(k, weights), totals, steps)
+    return Program(slab_of(k, columns, weights.form), stage_of(k, weights), totals, steps)
 
 
 @kernel
@@ -181,14 +215,16 @@ def multiples_tile(
     def rows(r: Value) -> Rows:
         return Rows(k, ROWS, n, tile + r)
 
+    def at(i: Value) -> tuple[Rows, Value]:
+        return rows(i % count), k.minimum(i // count, supers - 1)
+
     for i in k.range(SUPER):
         made.stage.fill(zero, rows(zero), zero, i)
     for s in k.range(supers):
         made.slab.fill(given.x, first, steps * STEP, bound, s, supers)
         for r in k.range(count):
-            ends = r + 1 == count
-            following = rows(k.select(ends, zero, r + 1)), k.minimum(k.select(ends, s + 1, s), supers - 1)
-            made.add_tile(rows(r), s, r, (s * count + r) % 2, following)
+            i = s * count + r
+            made.add_tile(rows(r), s, r, i % 2, [at(i + 1), at(i + 2)])
     for r in k.range(count):
         for t in k.range(active):
             rows(r).store(given.out, k.var(k.load_vector(made.totals, r, t, 0, width=ROWS)), first + t)
@@ -213,8 +249,8 @@ def _supports(node: ops.NodeSpec, target: ops.Target) -> str | None:
         return "takes CPUs with AVX-512 VNNI"
     if not is_q8(x):
         return "takes quantized activations"
-    if w.dtype.name not in FORMATS:
-        return f"takes weights of {', '.join(FORMATS)}"
+    if w.dtype.name not in ODD + SIGNED:
+        return f"takes weights of {', '.join(ODD + SIGNED)}"
     if x.bounds[0] <= FEW_ROWS:  # next tokens of sequences have the bits of one alone
         return f"takes more than {FEW_ROWS} tokens; got {x.bounds[0]}"
     return packed_only(node, target)

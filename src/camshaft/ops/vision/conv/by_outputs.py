@@ -42,6 +42,14 @@ def _read(m: Windows, places: int) -> Windows:
     return m
 
 
+def _blocks(panels: int, x_nbytes: int, weights_nbytes: int) -> int:
+    """Blocks of places. Each one reads all weights: where that is more than reading x for each panel, half as many programs are
+    wanted, and blocks are larger than BLOCK_NBYTES."""
+    blocks, few = max(-(-PROGRAMS // panels), x_nbytes // BLOCK_NBYTES), -(-PROGRAMS // (2 * panels))
+    blocks += blocks % 2 * (blocks > 1)  # so that the halves of two workers are equal
+    return few if (blocks - few) * weights_nbytes > (panels - 1) * x_nbytes else blocks
+
+
 def shape_of(c: Conv, target: ops.Target) -> Shape:
     """The sizes of a convolution; one of single elements side by side has one row."""
     places, vectors = TILES[target.lanes]
@@ -54,8 +62,7 @@ def shape_of(c: Conv, target: ops.Target) -> Shape:
     tile = -(-out_columns // tiles)
     panels = c.images * c.groups * -(-c.per_group // (vectors * WIDTH))
     nbytes = 64 * c.channels * m.kernel[0] * (tile * m.stride[1] // 16 + 2)  # cache lines of x that a tile reads
-    blocks = max(-(-PROGRAMS // panels), out_rows * tiles * nbytes // BLOCK_NBYTES)
-    blocks += blocks % 2 * (blocks > 1)  # so that the halves of two workers are equal
+    blocks = _blocks(panels, out_rows * tiles * nbytes, 4 * c.depth * panels * vectors * WIDTH)
     tall = out_columns - tiles * (tile - 1)
     return Shape(
         **image,
