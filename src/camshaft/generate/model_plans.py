@@ -111,7 +111,7 @@ class ModelPlans(NamedPlans, ImageRuns):
         self.adapters = adapters
         # Products of 8-bit activations by few tokens round alike in a CPU's plans of all sizes; those of f32 and bf16 do not, nor
         # does a BLAS, nor a GPU, which adds up the products of few tokens in another order. (Prompts differ in attention, and
-        # with AVX-512 VNNI in products of IQ1 to IQ3, IQ4_XS and Q3_K weights; each is read in the same parts wherever it is read.)
+        # with AVX-512 VNNI in products of IQ1 to IQ3, IQ4_XS and Q3_K weights; each is read in the same parts everywhere.)
         is_multiplied_again = any(map(is_multiplied, adapters.tensors.values()))
         self.is_uneven = self._activations != "q8" or self.device is not None or is_multiplied_again
         self.draft_plans = DraftPlans(self.make)
