@@ -3,6 +3,7 @@
 - Codes with a zero point become signed, and activations unsigned: q + 128. Their sum in 16 bits starts at -128 times the sum of
   the codes, the same for all tokens. It may wrap on its way: the sum of code q alone fits 16 bits.
 - Codes past 64 in magnitude, whose products with unsigned activations would not fit, become 16-bit integers, as activations do.
+  They have one scale a block, and are multiplied by it if it is whole.
 - Codes with stored minima stay unsigned, and activations signed.
 """
 
@@ -91,11 +92,21 @@ class Stage:
         if self.form.zero_point is not None:
             words = [(word + (MIDDLE - self.form.zero_point) * BYTES) ^ SIGNED for word in words]
         if self.way.is_short:
-            words = [half for halves in zip(*(self._shorts(w, ROWS) for w in words), strict=True) for half in halves]
+            words = self._factors(tile, b, words)
         for w, word in enumerate(words):
             self.k.store_vector(self.codes, word, w, 0)
         if self.starts is not None:
             self._fill_starts(self.starts, words)
+
+    def _factors(self, tile: Tile, b: Value, words: Sequence[Value]) -> list[Value]:
+        """Returns words of signed codes as 16-bit integers, times the whole scales of the block if it has any."""
+        k, pairs = self.k, [self._shorts(word, ROWS) for word in words]
+        if self.form.is_nested:
+            scale, _ = tile.weights.whole_scale(tile.mine.load, b, 0)
+            sign, size = (k.bitcast(scale, u32) & 255) * BYTES, k.bitcast(k.maximum(scale, 0 - scale), u32)
+            signed, none = [k.byte_signs(word, sign) for word in words], k.splat(0, ROWS, u32)
+            pairs = [[k.byte_pairs(none, size * ones, word) for ones in (EVEN, ODD)] for word in signed]
+        return [half for halves in zip(*pairs, strict=True) for half in halves]
 
     def _fill_starts(self, starts: Array, words: Sequence[Value]) -> None:
         """Stores -128 times the sums of codes: 128 times those of ~code = -1 - code, plus 128 a code, two in each 16 bits of a

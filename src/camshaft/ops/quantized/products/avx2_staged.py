@@ -121,16 +121,11 @@ class Part:
 
     def _wholes(self, slot: Index, scales: Sequence[Value]) -> list[Value]:
         """Returns the block's products times its whole scales."""
-        k, stage = self.tile.k, self.stage
-        none = [k.splat(0, ROWS, i32)] * self.tile.step
-        wholes = none
+        k = self.tile.k
+        wholes = [k.splat(0, ROWS, i32)] * self.tile.step
         for g, scale in enumerate(scales):
             low = k.bitcast(scale, u32) & 0xFFFF
-            if stage.way.is_short:
-                dots = stage.dots(g, slot, none, none[0])
-                wholes = [whole + scale * dot for whole, dot in zip(wholes, dots, strict=True)]
-            else:
-                wholes = stage.dots(g, slot, wholes, low | (low << 16))
+            wholes = self.stage.dots(g, slot, wholes, low | (low << 16))
         return wholes
 
 
