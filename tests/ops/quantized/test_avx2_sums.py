@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import CpuDevice
 from camshaft.emit.target import LEVELS, native_lanes
+from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.ops.experts import avx2_kernels
 from camshaft.ops.op import Sample
+from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gated_product
 from camshaft.ops.quantized.matmul import TILE
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
-from camshaft.ops.quantized.products import avx2_sums, avx2_tile
+from camshaft.ops.quantized.products import avx2_stage, avx2_staged, avx2_sums, avx2_tile
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
@@ -59,6 +63,56 @@ def test_results_are_the_tiles_bit_for_bit(level: str, name: str) -> None:
         given = sample(case)
         own, tile = bits(VARIANTS[level], given, level), bits(TILE, given, level)
         np.testing.assert_array_equal(own[: case.active], tile[: case.active])
+
+
+@pytest.mark.parametrize("name", ["Q4_K", pytest.param("Q5_0", marks=pytest.mark.full)])
+def test_long_rows_of_many_tokens_are_staged_and_as_the_tiles(name: str) -> None:
+    require_level("avx2")
+    case = Case(name, 131, 67, 50, 1280, "q8")
+    assert avx2_staged.pays(PACKED_FORMATS[name], case.rows, case.k)
+    given = sample(case)
+    own, tile = bits(avx2_tile.INT16, given, "avx2"), bits(TILE, given, "avx2")
+    np.testing.assert_array_equal(own[: case.active], tile[: case.active])
+
+
+class Greatest(Case):
+    """Activations of 127 in magnitude, and weights whose codes have all bits set or none, row by row."""
+
+    @cached_property
+    def x(self) -> np.ndarray:
+        x = np.where(np.arange(self.rows)[:, None] % 2, -1, np.ones(self.k, np.float32))
+        return q8.to_bytes(*q8.quantize(x), self.specs[0], *PACKED_FORMATS[self.name].sums)
+
+    @cached_property
+    def raw(self) -> np.ndarray:
+        raw = super().raw
+        records = raw.view(BLOCK_FORMATS[self.name].layout).reshape(self.n, -1)
+        for field in {"qs", "ql", "qh", "hmask"} & set(records.dtype.names):
+            records[field][::2], records[field][1::2] = 0, np.iinfo(records[field].dtype).max
+        return raw
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("Q5_0", "Q6_K") else pytest.param(name, marks=pytest.mark.full) for name in PACKED_FORMATS],
+)
+def test_the_greatest_sums_are_the_tiles_bit_for_bit(name: str) -> None:
+    require_level("avx2")
+    long = not avx2_staged.pays(PACKED_FORMATS[name], avx2_tile.STEP * 4, 512)
+    given = sample(Greatest(name, 68 if long else 16, 68 if long else 16, 16, 1280 if long else 512, "q8"))
+    np.testing.assert_array_equal(bits(avx2_tile.INT16, given, "avx2"), bits(TILE, given, "avx2"))
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+def test_staged_codes_fit_16_bits(name: str) -> None:
+    form = PACKED_FORMATS[name]
+    way, codes = avx2_stage.way_of(form), form.table or range(1 << form.bits)
+    assert way.is_signed == (form.zero_point is not None and not way.is_short)
+    if way.is_signed:
+        greatest = max(abs(code - form.zero_point) for code in codes[: 1 << form.bits])
+        assert 2 * 255 * greatest < 1 << 15
+        assert 2 * 127 * greatest * way.chain < 1 << 15
+        assert avx2_sums.chain_of(form) <= way.chain <= 8 // form.groups
 
 
 @pytest.mark.parametrize("name", PACKED_FORMATS)
@@ -115,4 +169,4 @@ def test_floats_and_steps_that_do_not_fit_are_refused() -> None:
         (24, 24, "24 tokens at a time of 16"),
         (8, 4, None),
     ):
-        assert refusal(node, machine("avx2"), {"columns": columns, "step": step, "ahead": 0}) == wanted
+        assert refusal(node, machine("avx2"), {"columns": columns, "step": step, "tiles": 1, "ahead": 0}) == wanted

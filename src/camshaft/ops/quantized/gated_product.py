@@ -25,8 +25,9 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.gated_unfused import COARSE, PRODUCT, SECOND, product_node, second_op, unfused
-from camshaft.ops.quantized.packed.packing import ROWS
+from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import avx2_tile, unpacked_tiles
+from camshaft.ops.quantized.products.avx2_staged import pays
 from camshaft.ops.quantized.products.gated_tiles import gated_avx2_tile, gated_tile, gated_unpacked_tiles
 from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses
@@ -35,8 +36,8 @@ from camshaft.ops.spec import TensorSpec
 NAME = "gated_product"
 # Formats of gate and up; the kernels are validated for each.
 FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
-# Tokens of a program of int16_sums: both products of 32 rows are 8 KiB.
-GATED_COLUMNS = 32
+# Tokens of a program of int16_sums: both products of 32 rows are 8 KiB, or 16 where blocks are staged.
+GATED_COLUMNS, STAGED_COLUMNS = 32, 64
 
 
 def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
@@ -87,11 +88,14 @@ def _build_tile(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
 def _build_avx2(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     x, gate, _ = node.inputs
     tokens, n = x.shape[0], gate.bounds[0]
-    y, values = TensorSpec((tokens, n), f32), avx2_tile.many_values(x.bounds[0], GATED_COLUMNS)
+    vnni = avx2_tile.has_vnni_sums(target)
+    staged = not vnni and pays(packed_format(gate), *x.bounds)
+    values = avx2_tile.many_values(x.bounds[0], STAGED_COLUMNS if staged else GATED_COLUMNS)
+    y = TensorSpec((tokens, n), f32)
     outputs = _outputs(node, y)
     act = node.attrs.get("act", ACT.default)
     constants = {"n": n, "bound": x.bounds[0], "sums": node.attrs["sums"], "act": act, **values}
-    constants["vnni"] = avx2_tile.has_vnni_sums(target)
+    constants |= {"vnni": vnni, "staged": staged}
     grid = (ops.Cells(n, BLOCK), ops.Cells(tokens, values["columns"]))
     return product_build(gated_avx2_tile, node, grid, constants, outputs=outputs)
 

@@ -1,4 +1,5 @@
-"""Variants int16_sums (AVX2) and vnni_sums (AVX-VNNI) of quantized_matmul: avx2_sums.py for any number of tokens."""
+"""Variants int16_sums (AVX2) and vnni_sums (AVX-VNNI) of quantized_matmul: avx2_sums.py for any number of tokens, or
+avx2_staged.py with AVX2 and more tokens than one step."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ from camshaft.lang import Tracer, kernel
 from camshaft.ops import op as ops
 from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
+from camshaft.ops.quantized.packed.weights import Index
+from camshaft.ops.quantized.products.avx2_staged import Program, pays
 from camshaft.ops.quantized.products.avx2_sums import Tile, chain_of, totals_of
 from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build, tile_cost
 
 # Most tokens in one step: their 16-bit sums, two registers each, fit beside a word of codes.
 AT_ONCE = 6
 STEP, COLUMNS = 4, 64
+# Tiles of rows of a program of staged blocks, whose totals fill half of the first cache, and fewest programs to have so many.
+TILES, PROGRAMS = (4, 2, 1), 16
 # Distance of prefetches of codes where each is read once, in words of 64 bytes.
 AHEAD = 128
 
@@ -47,13 +52,38 @@ def avx2_tile(
                 mine.store(given.out, k.var(totals.get(j * step + t)), token)
 
 
+@kernel
+def staged_tile(
+    k: Tracer, *arguments: Any, n: int, blocks: int, columns: int, step: int, tiles: int, bound: int, block: str
+) -> None:
+    # `tiles` tiles of 16 rows of weights x `columns` tokens per program, `step` at a time
+    given, part, first = operands(k, arguments, block), k.program(0) * tiles, k.program(1) * columns
+    limit = given.active[0] if given.active else k.const(bound, i64)
+    steps, count = (k.minimum(limit - first, columns) + (step - 1)) // step, k.minimum(-(-n // ROWS) - part, tiles)
+
+    def tile_at(_: int, r: Index) -> Tile:
+        return Tile(given.x, given.weights, Rows(k, ROWS, n, part + r), blocks, first, bound, step, steps)
+
+    totals = Program(k, tile_at, 1, count, tiles, columns).totals()
+    for r in k.range(count):
+        tile = tile_at(0, r)
+        for j in k.range(steps):
+            for t, token in enumerate(tile.tokens(j).places):
+                with k.when((token >= first + j * step) & (token < limit)):
+                    total = k.load_vector(totals, 0, j * step + t, r * ROWS, width=ROWS)
+                    tile.mine.store(given.out, k.var(total), token)
+
+
 def values_of(node: ops.NodeSpec, target: ops.Target) -> ops.Values:
     """Returns the default tokens of a program, those taken at a time, and the prefetch distance in words."""
     bound = node.inputs[0].bounds[0]
     if bound <= AT_ONCE:
-        return {"step": bound, "columns": bound, "ahead": AHEAD}
+        return {"step": bound, "columns": bound, "tiles": 1, "ahead": AHEAD}
     values = many_values(bound, COLUMNS)
-    return {**values, "ahead": AHEAD if values["columns"] >= bound else 0}
+    if not _is_staged(node, target, values):
+        return {**values, "tiles": 1, "ahead": AHEAD if values["columns"] >= bound else 0}
+    most = -(-node.inputs[1].bounds[0] // ROWS) * -(-bound // COLUMNS) // PROGRAMS
+    return {**values, "tiles": next(tiles for tiles in TILES if tiles <= max(most, 1)), "ahead": 0}
 
 
 def many_values(bound: int, columns: int) -> ops.Values:
@@ -63,15 +93,28 @@ def many_values(bound: int, columns: int) -> ops.Values:
 
 def _build(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> ops.Build:
     x, w = node.inputs
-    grid = ops.Cells(w.bounds[0], ROWS), ops.Cells(x.shape[0], values["columns"])
-    constants = {"n": w.bounds[0], "bound": x.bounds[0], "vnni": has_vnni_sums(target), **values}
-    return product_build(avx2_tile, node, grid, constants)
+    tiles, ahead, tokens = values["tiles"], values["ahead"], {name: values[name] for name in ("step", "columns")}
+    grid = ops.Cells(w.bounds[0], ROWS * tiles), ops.Cells(x.shape[0], values["columns"])
+    constants = {"n": w.bounds[0], "bound": x.bounds[0], **tokens}
+    if _is_staged(node, target, values):
+        return product_build(staged_tile, node, grid, {**constants, "tiles": tiles})
+    return product_build(avx2_tile, node, grid, {**constants, "vnni": has_vnni_sums(target), "ahead": ahead})
+
+
+def _is_staged(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> bool:
+    """Returns whether blocks are staged."""
+    x, w = node.inputs
+    in_steps = values["columns"] > values["step"] and not has_vnni_sums(target)
+    return in_steps and pays(packed_format(w), x.bounds[0], w.bounds[1])
 
 
 def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str | None:
     bound, step, columns = node.inputs[0].bounds[0], values["step"], values["columns"]
     if step > bound or (columns == step and step > AT_ONCE):
         return f"{step} tokens at a time of {bound}"
+    is_staged = _is_staged(node, target, values)
+    if (is_staged and values["ahead"]) or (not is_staged and values["tiles"] > 1):
+        return "takes a distance of prefetches where blocks are not staged, several tiles where they are"
     return f"{columns} tokens, {step} at a time" if columns % step else None
 
 
@@ -122,7 +165,12 @@ def _cost(node: ops.NodeSpec, target: ops.Target) -> float:
 
 
 TUNABLES = ops.Tunables(
-    {"step": (1, 2, 3, 4, 5, 6), "columns": (1, 2, 3, 4, 5, 6, 24, 32, 48, 64, 96), "ahead": (0, 32, 64, 128, 256)},
+    {
+        "step": (1, 2, 3, 4, 5, 6),
+        "columns": (1, 2, 3, 4, 5, 6, 24, 32, 48, 64, 96),
+        "tiles": (1, 2, 4, 8),
+        "ahead": (0, 32, 64, 128, 256),
+    },
     values_of,
     _build,
     _refusal,

@@ -17,8 +17,9 @@ from camshaft.ops.quantize.fused_kernels import ACTIVATIONS
 from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, store_block
 from camshaft.ops.quantized.operands import Rows, Tokens, in_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
-from camshaft.ops.quantized.packed.weights import Packed, packed
+from camshaft.ops.quantized.packed.weights import Index, Packed, packed
 from camshaft.ops.quantized.products import avx2_sums
+from camshaft.ops.quantized.products.avx2_staged import Program, TileAt
 from camshaft.ops.quantized.products.kernels import totals_of
 from camshaft.ops.quantized.products.unpacked_tiles import unpack
 
@@ -62,29 +63,39 @@ def gated_tile(
 
 @kernel
 def gated_avx2_tile(
-    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, vnni: bool, block: str, sums: Sums,
-    act: str,
+    k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, vnni: bool, staged: bool, block: str,
+    sums: Sums, act: str,
 ) -> None:  # fmt: skip
-    # as gated_tile, by avx2_sums.py
+    # as gated_tile, by avx2_staged.py or avx2_sums.py
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
     outs, active = outs_of(arrays[9:], sums)
     b, first, limit = k.program(0), k.program(1) * columns, active[0] if active else k.const(bound, i64)
     count = (k.minimum(limit - first, columns) + (step - 1)) // step
-    made = k.scratch(f32, 2, columns, BLOCK)
-    for number, (codes, scales, extra) in enumerate((gate, up)):
-        weights = packed(k, codes, scales, extra, block)
-        for i in k.range(BLOCK // ROWS):
-            mine = Rows(k, ROWS, n, b * (BLOCK // ROWS) + i)
-            tile = avx2_sums.Tile(x, weights, mine, blocks, first, bound, step, count, vnni=vnni)
-            totals = avx2_sums.totals_of(tile, columns)
-            for slot in totals.slots():
-                k.store_vector(made, totals.get(slot), number, slot, i * ROWS)
+    weights = [packed(k, codes, scales, extra, block) for codes, scales, extra in (gate, up)]
+
+    def tile_at(number: int, i: Index) -> avx2_sums.Tile:
+        mine = Rows(k, ROWS, n, b * (BLOCK // ROWS) + i)
+        return avx2_sums.Tile(x, weights[number], mine, blocks, first, bound, step, count, vnni=vnni)
+
+    tiles = BLOCK // ROWS
+    made = Program(k, tile_at, 2, tiles, tiles, columns).totals() if staged else _one_by_one(k, tile_at, columns)
     for j in k.range(count):
         wanted = first + j * step
         for t in k.range(step):
             place = k.minimum(wanted, bound - step) + t
             with k.when((place >= wanted) & (place < limit)):
                 _store(k, made, j * step + t, place, b, outs, act)
+
+
+def _one_by_one(k: Tracer, tile_at: TileAt, columns: int) -> Array:
+    """Computes both products, one tile after the other."""
+    made = k.scratch(f32, 2, columns, BLOCK)
+    for number in range(2):
+        for i in k.range(BLOCK // ROWS):
+            totals = avx2_sums.totals_of(tile_at(number, i), columns)
+            for slot in totals.slots():
+                k.store_vector(made, totals.get(slot), number, slot, i * ROWS)
+    return made
 
 
 @kernel
