@@ -17,7 +17,10 @@ from camshaft.ops.quantize import quantize_activations as q8
 from camshaft.ops.quantized import gated_product
 from camshaft.ops.quantized.matmul import TILE
 from camshaft.ops.quantized.packed.formats import PACKED_FORMATS
-from camshaft.ops.quantized.products import avx2_stage, avx2_staged, avx2_sums, avx2_tile
+from camshaft.ops.quantized.products.avx2 import sums as avx2_sums
+from camshaft.ops.quantized.products.avx2 import tile as avx2_tile
+from camshaft.ops.quantized.products.avx2.stage import way_of
+from camshaft.ops.quantized.products.avx2.staged import pays
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
@@ -69,7 +72,7 @@ def test_results_are_the_tiles_bit_for_bit(level: str, name: str) -> None:
 def test_long_rows_of_many_tokens_are_staged_and_as_the_tiles(name: str) -> None:
     require_level("avx2")
     case = Case(name, 131, 67, 50, 1280, "q8")
-    assert avx2_staged.pays(PACKED_FORMATS[name], case.rows, case.k)
+    assert pays(PACKED_FORMATS[name], case.rows, case.k)
     given = sample(case)
     own, tile = bits(avx2_tile.INT16, given, "avx2"), bits(TILE, given, "avx2")
     np.testing.assert_array_equal(own[: case.active], tile[: case.active])
@@ -98,7 +101,7 @@ class Greatest(Case):
 )
 def test_the_greatest_sums_are_the_tiles_bit_for_bit(name: str) -> None:
     require_level("avx2")
-    long = not avx2_staged.pays(PACKED_FORMATS[name], avx2_tile.STEP * 4, 512)
+    long = not pays(PACKED_FORMATS[name], avx2_tile.STEP * 4, 512)
     given = sample(Greatest(name, 68 if long else 16, 68 if long else 16, 16, 1280 if long else 512, "q8"))
     np.testing.assert_array_equal(bits(avx2_tile.INT16, given, "avx2"), bits(TILE, given, "avx2"))
 
@@ -106,7 +109,7 @@ def test_the_greatest_sums_are_the_tiles_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", PACKED_FORMATS)
 def test_staged_codes_fit_16_bits(name: str) -> None:
     form = PACKED_FORMATS[name]
-    way, codes = avx2_stage.way_of(form), form.table or range(1 << form.bits)
+    way, codes = way_of(form), form.table or range(1 << form.bits)
     assert way.is_signed == (form.zero_point is not None and not way.is_short)
     if way.is_signed:
         greatest = max(abs(code - form.zero_point) for code in codes[: 1 << form.bits])

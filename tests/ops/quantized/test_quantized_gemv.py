@@ -15,7 +15,7 @@ from camshaft.ops.kernels.launch import for_workers, plan_workers
 from camshaft.ops.op import NodeSpec
 from camshaft.ops.quantized.packed.packing import interleaved
 from camshaft.ops.quantized.products import gemv
-from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
+from camshaft.ops.quantized.products.avx2.tile import has_int16_sums
 from camshaft.ops.quantized.samples import Case, sample
 from camshaft.ops.spec import TensorSpec
 from camshaft.validation.validate import check_sample, node_of

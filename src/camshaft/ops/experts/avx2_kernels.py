@@ -1,4 +1,4 @@
-"""Variants of quantized_matmul_grouped for many tokens on CPUs with 16 vector registers: the tile of avx2_sums.py."""
+"""Variants of quantized_matmul_grouped for many tokens on CPUs with 16 vector registers: the tile of avx2/sums.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from camshaft.ops.experts import order
 from camshaft.ops.experts.quantized_kernels import ExpertPart, taken
 from camshaft.ops.experts.quantized_variants import sorted_build, sorted_cost, whole_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
-from camshaft.ops.quantized.products import avx2_tile
-from camshaft.ops.quantized.products.avx2_sums import Tile, totals_of
-from camshaft.ops.quantized.products.avx2_tile import STEP
+from camshaft.ops.quantized.products.avx2 import tile as avx2_tile
+from camshaft.ops.quantized.products.avx2.sums import Tile, totals_of
+from camshaft.ops.quantized.products.avx2.tile import STEP
 from camshaft.ops.quantized.products.kernels import is_q8
 
 COLUMNS = 32

@@ -16,7 +16,7 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import weight_operands
 from camshaft.ops.quantized.products import gemv, kernels
-from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
+from camshaft.ops.quantized.products.avx2.tile import has_int16_sums
 
 # Programs of one expert follow each other, as they read the same rows of x; but workers get contiguous programs, and experts
 # have different numbers of pairs. So the parts are divided into shares of at least LEAST_PARTS, each over all experts.

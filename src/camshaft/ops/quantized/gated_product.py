@@ -26,8 +26,9 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Sums
 from camshaft.ops.quantized import matmul
 from camshaft.ops.quantized.gated_unfused import COARSE, PRODUCT, SECOND, product_node, second_op, unfused
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
-from camshaft.ops.quantized.products import avx2_tile, unpacked_tiles
-from camshaft.ops.quantized.products.avx2_staged import pays
+from camshaft.ops.quantized.products import unpacked_tiles
+from camshaft.ops.quantized.products.avx2 import tile as avx2_tile
+from camshaft.ops.quantized.products.avx2.staged import pays
 from camshaft.ops.quantized.products.gated_tiles import gated_avx2_tile, gated_tile, gated_unpacked_tiles
 from camshaft.ops.quantized.products.kernels import packed_only, product_build, tile_cost
 from camshaft.ops.rule import Builder, Match, Rule, Stage, Use, Uses

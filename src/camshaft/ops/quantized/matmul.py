@@ -24,7 +24,6 @@ from camshaft.ops.quantize.q8_blocks import TILES
 from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.products import (
-    avx2_tile,
     gemv,
     matrix_unit,
     multiples,
@@ -33,6 +32,7 @@ from camshaft.ops.quantized.products import (
     unpacked_tiles,
     unpacked_units,
 )
+from camshaft.ops.quantized.products.avx2 import tile as avx2_tile
 from camshaft.ops.quantized.products.kernels import (
     FEW_ROWS,
     ROW,

@@ -18,8 +18,8 @@ from camshaft.ops.quantize.q8_blocks import BLOCK, Out, Q8Out, Sums, outs_of, st
 from camshaft.ops.quantized.operands import Rows, Tokens, in_tiles
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import Index, Packed, packed
-from camshaft.ops.quantized.products import avx2_sums
-from camshaft.ops.quantized.products.avx2_staged import Program, TileAt
+from camshaft.ops.quantized.products.avx2 import sums as avx2_sums
+from camshaft.ops.quantized.products.avx2.staged import Program, TileAt
 from camshaft.ops.quantized.products.kernels import totals_of
 from camshaft.ops.quantized.products.unpacked_tiles import unpack
 
@@ -66,7 +66,7 @@ def gated_avx2_tile(
     k: Tracer, *arrays: Any, n: int, blocks: int, columns: int, step: int, bound: int, vnni: bool, staged: bool, block: str,
     sums: Sums, act: str,
 ) -> None:  # fmt: skip
-    # as gated_tile, by avx2_staged.py or avx2_sums.py
+    # as gated_tile, by avx2/staged.py or avx2/sums.py
     x, gate, up = arrays[:3], arrays[3:6], arrays[6:9]
     outs, active = outs_of(arrays[9:], sums)
     b, first, limit = k.program(0), k.program(1) * columns, active[0] if active else k.const(bound, i64)

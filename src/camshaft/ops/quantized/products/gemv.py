@@ -2,7 +2,7 @@
 
 Hardware prefetches only within a 4 KiB page, so a single stream waits at each page end; software prefetches displace hardware
 ones. A program takes 16 rows of each of `streams` parts of the weights, alternating `step` blocks of each, in memory order.
-Products are added in 16 bits (avx2_sums.py) where the CPU has AVX2 alone. Results are bit-equal to the tile's. Times are in
+Products are added in 16 bits (avx2/sums.py) where the CPU has AVX2 alone. Results are bit-equal to the tile's. Times are in
 docs/performance/quantized_products.md and avx2.md.
 """
 
@@ -20,8 +20,8 @@ from camshaft.ops.quantized.packed.formats import BLOCK
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
 from camshaft.ops.quantized.packed.weights import Packed
 from camshaft.ops.quantized.products import k_quant, kernels
-from camshaft.ops.quantized.products.avx2_sums import Tile, stream_totals
-from camshaft.ops.quantized.products.avx2_tile import has_int16_sums
+from camshaft.ops.quantized.products.avx2.sums import Tile, stream_totals
+from camshaft.ops.quantized.products.avx2.tile import has_int16_sums
 
 # (streams, blocks of each at a time), the fastest of 1 to 6 and 1, 2, 4, 8 on one Zen 4 core. For other formats a tile with
 # prefetches is as fast or faster: one stream of Q2_K 26 GB/s, several 19 to 23, Q3_K 26 and 18 to 26, Q5_1 24 and 18 to 23.

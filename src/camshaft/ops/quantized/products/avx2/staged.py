@@ -1,7 +1,7 @@
 """Quantized products of many tokens on CPUs with AVX2 alone: a program has some tokens and some tiles of 16 rows.
 
 Block by block of 32 k, it copies the tokens' codes to scratch, where they are one piece, in the form that the products need. Then
-it unpacks each tile's block there and multiplies it by all tokens (avx2_stage.py). Integer sums are exact and floats are added in
+it unpacks each tile's block there and multiplies it by all tokens (stage.py). Integer sums are exact and floats are added in
 the order of kernels.py and k_quant.py, so results are bit-equal to theirs.
 """
 
@@ -17,8 +17,8 @@ from camshaft.ops.quantized.packed.formats import PackedFormat
 from camshaft.ops.quantized.packed.packing import ROWS, SUPER
 from camshaft.ops.quantized.packed.weights import Index
 from camshaft.ops.quantized.products import k_quant
-from camshaft.ops.quantized.products.avx2_stage import Stage, stage_of
-from camshaft.ops.quantized.products.avx2_sums import PAIR, WORDS, Tile, chain_of
+from camshaft.ops.quantized.products.avx2.stage import Stage, stage_of
+from camshaft.ops.quantized.products.avx2.sums import PAIR, WORDS, Tile, chain_of
 
 # Staging always pays from FEW tokens on where it makes longer sums in 16 bits than LONG words, or saves products by whole scales;
 # for others, with more than MANY tokens and k past NEAR, whose codes do not stay in the first cache.
@@ -29,7 +29,7 @@ TileAt: TypeAlias = Callable[[int, Index], Tile]
 
 
 def pays(form: PackedFormat, tokens: int, k: int) -> bool:
-    """Returns whether products are faster by staged blocks. Measured on one Zen 4 core, times the speed of avx2_sums.py: Q6_K and
+    """Returns whether products are faster by staged blocks. Measured on one Zen 4 core, times the speed of sums.py: Q6_K and
     Q8_0 1.1 to 1.3, with 8 tokens 0.9; Q4_0, Q4_K and Q5_0 1.05 to 1.15 at k = 2048 and 4864, 0.96 to 1.02 at 896."""
     gains = chain_of(form) < LONG or k_quant.by_whole_numbers(form)
     return tokens >= FEW if gains else tokens > MANY and k > NEAR

@@ -17,7 +17,7 @@ from camshaft.lang import Array, Tracer, Value
 from camshaft.ops.quantized.packed.formats import PackedFormat
 from camshaft.ops.quantized.packed.packing import ROWS
 from camshaft.ops.quantized.packed.weights import Index
-from camshaft.ops.quantized.products.avx2_sums import GREATEST, PAIR, SIGNED, WORDS, Tile, chain_of
+from camshaft.ops.quantized.products.avx2.sums import GREATEST, PAIR, SIGNED, WORDS, Tile, chain_of
 
 BYTES = 0x01010101  # times a byte: four of it
 EVEN, ODD = 0x00010001, 0x01000100  # times bytes: the even ones of each word, or the odd ones

@@ -1,5 +1,5 @@
-"""Variants int16_sums (AVX2) and vnni_sums (AVX-VNNI) of quantized_matmul: avx2_sums.py for any number of tokens, or
-avx2_staged.py with AVX2 and more tokens than one step."""
+"""Variants int16_sums (AVX2) and vnni_sums (AVX-VNNI) of quantized_matmul: sums.py for any number of tokens, or
+staged.py with AVX2 and more tokens than one step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from camshaft.ops import op as ops
 from camshaft.ops.quantized.operands import Rows
 from camshaft.ops.quantized.packed.packing import ROWS, packed_format
 from camshaft.ops.quantized.packed.weights import Index
-from camshaft.ops.quantized.products.avx2_staged import Program, pays
-from camshaft.ops.quantized.products.avx2_sums import Tile, chain_of, totals_of
+from camshaft.ops.quantized.products.avx2.staged import Program, pays
+from camshaft.ops.quantized.products.avx2.sums import Tile, chain_of, totals_of
 from camshaft.ops.quantized.products.kernels import is_q8, operands, packed_only, product_build, tile_cost
 
 # Most tokens in one step: their 16-bit sums, two registers each, fit beside a word of codes.
