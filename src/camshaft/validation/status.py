@@ -39,10 +39,14 @@ class VariantStatus:
 
 @dataclass(frozen=True)
 class OpOverview:
-    """An op's entry in the catalog, and the status of its variants."""
+    """An op, the status of its variants, and its entry in the catalog, made of its samples when it is read."""
 
-    entry: OpEntry
+    op: Op
     statuses: tuple[VariantStatus, ...]
+
+    @functools.cached_property
+    def entry(self) -> OpEntry:
+        return entry(self.op)
 
     def count(self, status: str) -> int:
         """The number of (variant, backend) pairs with this status."""
@@ -58,7 +62,7 @@ def overview(names: Sequence[str] | None = None) -> tuple[OpOverview, ...]:
         raise ShapeError(f"no op {unknown[0][:80]!r}{hint}")
     chosen = [ops.get(name) for name in names] if names else ops.all_ops()
     validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
-    return tuple(OpOverview(entry(op), _statuses(op, validated)) for op in chosen)
+    return tuple(OpOverview(op, _statuses(op, validated)) for op in chosen)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class RowAnswer:
 def row_answers(rows: Sequence[OpOverview]) -> tuple[RowAnswer, ...]:
     """Returns which of these ops implement each row."""
     validated = frozenset((v.op, v.variant, v.backend) for v in validation_cache().results())
-    known = {row.entry.name: row.statuses for row in rows}
+    known = {row.op.name: row.statuses for row in rows}
 
     @functools.cache
     def proof(name: str) -> dict[str, str]:
@@ -89,7 +93,7 @@ def row_answers(rows: Sequence[OpOverview]) -> tuple[RowAnswer, ...]:
             found[status.backend] = min(best, status.status, key=STATUSES.index)
         return found
 
-    answers = (RowAnswer(r, row.entry.name, proof(row.entry.name)) for row in rows for r in row.entry.rows)
+    answers = (RowAnswer(r, row.op.name, proof(row.op.name)) for row in rows for r in row.entry.rows)
     return tuple(sorted(answers, key=lambda answer: (answer.row, answer.op)))
 
 
