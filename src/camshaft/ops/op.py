@@ -254,15 +254,19 @@ class Op:
         return True
 
     def outputs(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
-        """Returns `infer`'s result for a caller's specs and attributes. ShapeError as there, and for an attribute whose type
-        makes the rule raise TypeError, such as None in a comparison of numbers."""
+        """Returns `infer`'s result for a caller's specs and attributes. ShapeError as there, for an empty axis, and for an
+        attribute whose type makes the rule raise TypeError, such as None in a comparison of numbers."""
         try:
-            return self.infer(specs, attrs)
+            found = self.infer(specs, attrs)
         except TypeError as error:
             given = ", ".join(f"{name}={value!r:.60}" for name, value in attrs.items())
             raise ShapeError(
                 f"{self.name}: got the attributes {given or 'none'}; wanted such as it takes: {error}"
             ) from error
+        # Copies and callers' functions, which describe no arguments, take empty tensors; no kernel does.
+        if self.parameters is not ANY:
+            expect(all(all(spec.bounds) for spec in specs), self.name, specs, "no empty axis")
+        return found
 
 
 def expect(condition: bool, op: str, came: object, wanted: str) -> None:
