@@ -68,7 +68,7 @@ def measured(found: list[Use], options: argparse.Namespace) -> Iterator[dict[str
     for use in found:
         tuned = tune_uses([use], config) if options.again or not is_measured(use) else [None]
         if tuned:  # there is something to choose
-            yield row(use, replace(config, cold=use.cold, constants=use.constants, runs=60, budget_s=2.0))
+            yield row(use, replace(config, cold=use.cold, runs=60, budget_s=2.0))
 
 
 def line(r: dict[str, Any]) -> tuple[object, ...]:

@@ -95,6 +95,10 @@ class ContextError(CamshaftError):
     """A request exceeds the context length or the number of sessions."""
 
 
+class PromptError(ContextError):
+    """A prompt is empty, or has ids that are no tokens of the model."""
+
+
 class SlotsInUseError(ContextError):
     """All sessions of a model are open; one may become free."""
 

@@ -65,6 +65,10 @@ def test_a_damaged_file_is_refused_by_every_command(cli: Any, tiny: Path, tmp_pa
 def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
     one_line(cli("generate", str(tmp_path), "-p", "x"), "is a folder")
     one_line(cli("generate", str(tmp_path / "none.gguf"), "-p", "x"), "no such file")
+    one_line(
+        cli("generate", "smollm2", "--file", str(tmp_path / "none")), f"camshaft: {tmp_path / 'none'}: no such file"
+    )
+    one_line(cli("rerank", "smollm2", "q", str(tmp_path / "none")), f"camshaft: {tmp_path / 'none'}: no such file")
     one_line(cli("pull", str(tmp_path / "none.whl")), "no such file")
     one_line(cli("pull", "nothing"), "unknown model 'nothing'; known: smollm2")
     if hasattr(os, "mkfifo"):
@@ -78,6 +82,8 @@ def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
         (["--raw", "-p", "word " * 200, "--context", "32"], ("the context is 32", "--context")),
         (["--raw", "-p", ""], ("the prompt is empty",)),
         (["-p", "x", "--context", "99999999999999999999999"], ("99999999999999999999999",)),
+        (["-p", "x", "--threads", "two"], ("'two' is not a whole number",)),
+        (["-p", "x", "--top-p", "half"], ("'half' is not a number",)),
         (["-p", "x", "--backend", "abacus"], ("no backend or device 'abacus'", "simd")),
         (["-p", "x", "--backend", "cuda"], ("'cuda' is absent",)),
         (["-p", "x", "--activations", "f64"], ("'f64'", "q8")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,16 @@ def test_odd_attributes_and_inputs_are_taken_or_refused_in_a_line(name: str) -> 
     for given, attrs in (*tries, (specs, {})):
         made = outcome(op, given, attrs)
         assert "\n" not in made if isinstance(made, str) else all(isinstance(spec, TensorSpec) for spec in made)
+
+
+@pytest.mark.parametrize("name", sorted(ops.NAMES))
+def test_an_empty_axis_is_refused_in_a_line(name: str) -> None:
+    op, sample = ops.get(name), samples(name)[0]
+    specs = specs_of(sample)
+    for i, spec in enumerate(specs):
+        for axis in range(len(spec.shape)):
+            empty = replace(spec, shape=(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]))
+            assert isinstance(outcome(op, (*specs[:i], empty, *specs[i + 1 :]), dict(sample.attrs)), str), (i, axis)
 
 
 def outcome(op: Op, specs: tuple[TensorSpec, ...], attrs: dict[str, object]) -> tuple[TensorSpec, ...] | str:

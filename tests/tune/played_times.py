@@ -17,16 +17,16 @@ MATMUL = ops.get("matmul")
 
 
 class Played:
-    """Times in microseconds by variant, 100 for the others; what raced, and which inputs were constants."""
+    """Times in microseconds by variant, 100 for the others; what raced, and which inputs were packed before."""
 
     def __init__(self, **us: float) -> None:
         self.us = us
         self.raced: list[list[str]] = []
-        self.constants: list[tuple[int, ...]] = []
+        self.packed: list[tuple[int, ...]] = []
 
     def __call__(self, candidates: Sequence[Candidate], config: BenchmarkConfig) -> list[Timing]:
         self.raced.append([c.variant.name for c in candidates])
-        self.constants.append(config.constants)
+        self.packed.append(candidates[0].node.packed)
         every = [1000 * self.us.get(c.variant.name, 100.0) for c in candidates]
         return [Timing(ns, ns, (ns,) * 3, 1, 1) for ns in every]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,11 +66,11 @@ def test_the_plan_of_a_candidate_computes_the_node_as_often_as_it_says() -> None
 def test_constants_are_packed_before_the_samples() -> None:
     specs = TensorSpec((64, 32), f32), TensorSpec((48, 32), f32)
     op, attrs = ops.get("matmul"), {"transpose_b": True}
-    node = NodeSpec(specs, op.infer(specs, attrs), attrs)
+    plain = NodeSpec(specs, op.infer(specs, attrs), attrs)
     (blocked,) = (v for v in op.variants if v.name == "blocked")
-    sets = input_sets(op, node, inputs_for(op, node), cold=False)
-    for constants, thunks in (((), 2), ((1,), 1)):
-        with plan_of(Candidate(op, node, blocked, "simd"), sets, 3, 1, constants) as plan:
+    sets = input_sets(op, plain, inputs_for(op, plain), cold=False)
+    for node, thunks in ((plain, 2), (replace(plain, packed=(1,)), 1)):
+        with plan_of(Candidate(op, node, blocked, "simd"), sets, 3, 1) as plan:
             plan.bound.run()
             schedule = plan.bound.schedule
             assert len(schedule.thunks) == 3 * thunks

@@ -61,15 +61,20 @@ def test_a_wrong_cost_is_refuted_and_the_next_plan_takes_the_winner(started: lis
     assert (gain.op, gain.variant, gain.guess, round(gain.times, 1)) == ("matmul", rival, guess, 1.8)
 
 
-def test_weights_are_measured_as_constants(started: list[str]) -> None:
+def test_a_weight_is_measured_as_a_constant_and_that_decides_no_other_product(started: list[str]) -> None:
     graph = camshaft.Graph()
     a, b = graph.input("a", (64, 64), "f32"), graph.constant("b", np.ones((64, 64), np.float32))
     graph.output("y", camshaft.matmul(a, b))
-    camshaft.compile(graph, threads=1, backend="simd").close()
+    with camshaft.compile(graph, threads=1, backend="simd") as plan:
+        guess, rival = rivals_of(plan.choices[0])
     end_of_program()
-    (job,), played = jobs.waiting(), Played()
+    (job,), played = jobs.waiting(), Played(**{guess: 180.0, rival: 100.0})
     measured_choice.do_job(job, played)
-    assert played.constants == [(1,)]
+    assert played.packed == [(1,)]
+    with camshaft.compile(graph, threads=1, backend="simd") as plan:
+        assert plan.choices[0].variant.name == rival
+    with plan_of_product() as plan:
+        assert not plan.choices[0].measured
 
 
 def test_a_right_cost_stays_and_is_not_measured_again(started: list[str]) -> None:

@@ -93,9 +93,17 @@ def one_line(error: Exception, options: Iterable[str] = ()) -> str:
     """The error's message in one line.
 
     The library's hints name keywords (`raise context=`); those that are `options` of the command become its options."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(_words(error).split()) or type(error).__name__
     known = frozenset(options)
     return _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text)
+
+
+def _words(error: Exception) -> str:
+    """The error's text; of a system call the file, if there is one, and the system's reason, without its number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _option(keyword: re.Match[str]) -> str:

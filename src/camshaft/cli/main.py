@@ -24,6 +24,10 @@ from camshaft.version import __version__
 _UsageError: Any = typer.BadParameter.__base__
 
 
+# click names its own types: "'two' is not a valid int range".
+_KIND = re.compile(r"a valid (int|float)(?:eger)?(?: range)?\b")
+
+
 class _Group(TyperGroup):
     """A command group that has commands of two words, and reports a usage error in one line on stderr."""
 
@@ -47,6 +51,7 @@ def _one_line(error: Any) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error.format_message())
     text = " ".join(error.format_message().split()).rstrip(".")
+    text = _KIND.sub(lambda found: "a whole number" if found[1] == "int" else "a number", text)
     path = error.ctx.command_path if error.ctx else "camshaft"
     return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from camshaft.errors import ContextError, SettingError
+from camshaft.errors import PromptError, SettingError
 
 # Field -> (whether a value is valid, what is wanted)
 Rules: TypeAlias = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -38,10 +38,10 @@ def integer(low: int, high: float) -> Callable[[Any], bool]:
 
 
 def check_token_id(token: Any, vocab_size: int) -> None:
-    """Raise ContextError unless it is an id from 0 to vocab_size - 1."""
+    """Raise PromptError unless it is an id from 0 to vocab_size - 1."""
     whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
     if not whole or not 0 <= token < vocab_size:
-        raise ContextError(f"token id {token!r}; wanted a whole number from 0 to {vocab_size - 1}")
+        raise PromptError(f"token id {token!r}; wanted a whole number from 0 to {vocab_size - 1}")
 
 
 def is_bool(value: Any) -> bool:

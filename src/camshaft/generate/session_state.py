@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from camshaft.errors import ContextError, count
+from camshaft.errors import ContextError, PromptError, count
 from camshaft.generate.generation import Closing
 from camshaft.generate.memory.checkpoints import Checkpoints
 
@@ -108,7 +108,7 @@ class SessionState(Closing):
 
     def _check_room(self, n_tokens: int) -> None:
         if n_tokens == 0:
-            raise ContextError("the prompt is empty: it has no tokens to start from")
+            raise PromptError("the prompt is empty: it has no tokens to start from")
         if self.position + n_tokens > self._model.context:
             used = f" after {self.position} already in the session" if self.position else ""
             raise ContextError(

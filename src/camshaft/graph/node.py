@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from camshaft.errors import shortened
-from camshaft.graph.tensor import Tensor, root
+from camshaft.graph.tensor import ArraySource, Tensor, root
 from camshaft.ops.op import Attrs, NodeSpec, Op
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class Node:
 
     @cached_property
     def spec(self) -> NodeSpec:
-        return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs)
+        packed = tuple(i for i in self.op.packs if isinstance(root(self.inputs[i]).source, ArraySource))
+        return NodeSpec(tuple(t.spec for t in self.inputs), tuple(t.spec for t in self.outputs), self.attrs, packed)
 
 
 def readers(graph: Graph) -> dict[Tensor, list[Node]]:

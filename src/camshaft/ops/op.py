@@ -37,11 +37,13 @@ GPUS = frozenset({"webgpu", "cuda", "metal", "null"})
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """A graph node as variants see it: the specs of inputs and outputs, and the attributes."""
+    """A graph node as variants see it: the specs of inputs and outputs, and the attributes. `packed`: which of the op's `packs`
+    are constants, whose packing is no part of a run's time."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     attrs: Attrs
+    packed: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         ins, outs = (", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -51,7 +53,7 @@ class NodeSpec:
     @cached_property
     def key(self) -> Hashable:
         """A cache key. Nodes of one op with equal keys get the same kernels, for example a model's layers."""
-        return self.inputs, self.outputs, tuple(sorted(self.attrs.items()))
+        return self.inputs, self.outputs, tuple(sorted(self.attrs.items())), self.packed
 
     @cached_property
     def derived(self) -> dict[str, Any]:
@@ -211,6 +213,8 @@ class Op:
     - `first_use(node, variant)` is another variant with the bits of the chosen one for the node, whose kernels take sizes at run
       time: eager calls of a new shape run it and compile the chosen one when the shape comes again. With None for `variant`: with
       the bits of every variant that may be chosen, so that none need be. None where there is none.
+    - `packs` are the weights that some variant packs in launches of their own. Plans run those once where the weight is a
+      constant, so times of such nodes are kept apart from others'.
     - `workload` returns realistic values for the inputs whose content affects the speed.
     - `parameters` describes the arguments of the op's functions.
     - `plain` has the dtypes of the first sample's inputs and its attributes, where they are known without drawing numbers.
@@ -227,6 +231,7 @@ class Op:
     flops: Callable[[NodeSpec], float] = lambda node: 0.0
     nbytes: Callable[[NodeSpec], float] = lambda node: float(sum(s.nbytes for s in node.inputs + node.outputs))
     updates: tuple[int, ...] = ()
+    packs: tuple[int, ...] = ()
     indexes: Mapping[int, Callable[[NodeSpec], Dim]] = field(default_factory=dict)
     decompose: Callable[..., Any] | None = None
     vjp: Callable[..., Any] | NoGradient | None = None
@@ -249,15 +254,19 @@ class Op:
         return True
 
     def outputs(self, specs: tuple[TensorSpec, ...], attrs: Attrs) -> tuple[TensorSpec, ...]:
-        """Returns `infer`'s result for a caller's specs and attributes. ShapeError as there, and for an attribute whose type
-        makes the rule raise TypeError, such as None in a comparison of numbers."""
+        """Returns `infer`'s result for a caller's specs and attributes. ShapeError as there, for an empty axis, and for an
+        attribute whose type makes the rule raise TypeError, such as None in a comparison of numbers."""
         try:
-            return self.infer(specs, attrs)
+            found = self.infer(specs, attrs)
         except TypeError as error:
             given = ", ".join(f"{name}={value!r:.60}" for name, value in attrs.items())
             raise ShapeError(
                 f"{self.name}: got the attributes {given or 'none'}; wanted such as it takes: {error}"
             ) from error
+        # Copies and callers' functions, which describe no arguments, take empty tensors; no kernel does.
+        if self.parameters is not ANY:
+            expect(all(all(spec.bounds) for spec in specs), self.name, specs, "no empty axis")
+        return found
 
 
 def expect(condition: bool, op: str, came: object, wanted: str) -> None:

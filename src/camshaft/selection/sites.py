@@ -67,10 +67,11 @@ class Measurement:
 
 def form_of(node: NodeSpec) -> str:
     """Returns what nodes with comparable times have in common: dtypes, ranks, which axes are Extents, attributes that are not
-    sizes."""
+    sizes, and which inputs are packed before a run."""
     axes = ",".join("".join("e" if isinstance(d, Extent) else "n" for d in spec.shape) for spec in node.inputs)
     others = [f"{name}={value}" for name, value in sorted(node.attrs.items()) if isinstance(value, bool | str | tuple)]
-    return " ".join((kinds_of(node), axes, *others))
+    packed = [f"packed={node.packed}"] if node.packed else []
+    return " ".join((kinds_of(node), axes, *others, *packed))
 
 
 def sizes_of(node: NodeSpec) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -99,7 +99,7 @@ class _Bench:
         config: BenchmarkConfig,
     ) -> Callable[[], None]:
         """Return what runs a plan of `uses` uses, until the stack closes it."""
-        return stack.enter_context(plan_of(kernel, memory, self.uses, threads, config.constants)).bound.run
+        return stack.enter_context(plan_of(kernel, memory, self.uses, threads)).bound.run
 
     def sample(self) -> float:
         """Run the plan and return nanoseconds per use."""
@@ -108,15 +108,9 @@ class _Bench:
         return (time.perf_counter_ns() - started) / self.uses
 
 
-def plan_of(
-    candidate: Candidate,
-    memory: Sequence[Sequence[Bytes]],
-    uses: int,
-    threads: int,
-    constants: Collection[int] = (),
-) -> ExecutionPlan:
+def plan_of(candidate: Candidate, memory: Sequence[Sequence[Bytes]], uses: int, threads: int) -> ExecutionPlan:
     """A plan that computes the node `uses` times in sequence, cycling through the sets of inputs in `memory` (bytes, 64-byte
-    aligned). Extents are at their bounds. Thunks that read only the inputs `constants` run when the plan is made."""
+    aligned). Extents are at their bounds. Thunks that read only the node's `packed` inputs run when the plan is made."""
     graph, node = Graph(), candidate.node
     states: dict[str, Bytes] = {}
     tensors: dict[int, Tensor] = {}
@@ -128,7 +122,7 @@ def plan_of(
                 name = f"input{len(tensors)}"
                 tensors[id(raw)], states[name] = graph.state(name, spec), raw
             inputs.append(tensors[id(raw)])
-            if i in constants:
+            if i in node.packed:
                 fixed.add(tensors[id(raw)])
         graph.apply(candidate.op, inputs, node.attrs, f"use{use}")
     choice = Choice(candidate.op, candidate.variant, candidate.backend, device(candidate.backend), "measured", ())

@@ -89,13 +89,15 @@ def node_json(node: NodeSpec) -> dict[str, Any]:
         "inputs": [_spec_json(spec) for spec in node.inputs],
         "outputs": [_spec_json(spec) for spec in node.outputs],
         "attrs": {name: _value_json(value) for name, value in node.attrs.items()},
+        "packed": node.packed,
     }
 
 
 def node_from(text: dict[str, Any]) -> NodeSpec:
     """The node from `node_json`'s result. Extents with equal name and bound are equal."""
     inputs, outputs = (tuple(_spec(row) for row in text[name]) for name in ("inputs", "outputs"))
-    return NodeSpec(inputs, outputs, {name: _value(value) for name, value in text["attrs"].items()})
+    attrs = {name: _value(value) for name, value in text["attrs"].items()}
+    return NodeSpec(inputs, outputs, attrs, tuple(text["packed"]))
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:

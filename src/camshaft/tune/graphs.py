@@ -12,7 +12,7 @@ from camshaft import ops
 from camshaft.dtypes import f32
 from camshaft.errors import BackendError
 from camshaft.graph.custom import CustomOp
-from camshaft.graph.graph import ArraySource, Graph, Tensor, root
+from camshaft.graph.graph import Graph, Tensor, root
 from camshaft.graph.node import Node
 from camshaft.ops.op import Attrs, NodeSpec, Op
 from camshaft.ops.spec import TensorSpec
@@ -41,14 +41,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Use:
-    """An op at a node to tune. `cold`: its operands come from memory rather than a cache. `constants`: the inputs that plans pack
-    once."""
+    """An op at a node to tune. `cold`: its operands come from memory rather than a cache."""
 
     op: Op
     node: NodeSpec
     override: str | None = None
     cold: bool = False
-    constants: tuple[int, ...] = ()
 
     @property
     def key(self) -> object:
@@ -68,7 +66,7 @@ def tune_uses(uses: Iterable[Use], config: BenchmarkConfig, progress: Progress |
     for done, use in enumerate(every):
         if progress:
             progress(done, len(every))
-        tuned = tune_node(use.op, use.node, use.override, replace(config, cold=use.cold, constants=use.constants))
+        tuned = tune_node(use.op, use.node, use.override, replace(config, cold=use.cold))
         if tuned is not None:
             tuned_uses.append(tuned)
     if progress and every:
@@ -107,8 +105,7 @@ def _use(node: Node, override: str | None, large: bool) -> Use:
     nbytes = sum(_stored(node).values())
     intensity = node.op.flops(node.spec) / max(node.op.nbytes(node.spec), 1.0)
     cold = large and nbytes >= STREAMS_FROM_NBYTES and bool(intensity < STREAMS_UNDER)
-    constants = tuple(i for i, x in enumerate(node.inputs) if isinstance(root(x).source, ArraySource))
-    return Use(node.op, node.spec, node.device or override, cold, constants)
+    return Use(node.op, node.spec, node.device or override, cold)
 
 
 def ladder(override: str | None = None, only: str = "") -> list[Use]:

@@ -50,7 +50,6 @@ class Used:
     override: str | None
     cold: bool = False
     count: int = 1
-    constants: tuple[int, ...] = ()
 
     @property
     def ns(self) -> float:
@@ -68,7 +67,7 @@ def used_in(graph: Graph, choices: Sequence[Choice], override: str | None) -> li
         counts[key] += 1
         choice_of[key] = choice
     uses = [use for use in uses_of([graph], override) if use.key in choice_of]
-    return [Used(u.op, u.node, choice_of[u.key], u.override, u.cold, counts[u.key], u.constants) for u in uses]
+    return [Used(u.op, u.node, choice_of[u.key], u.override, u.cold, counts[u.key]) for u in uses]
 
 
 def heaviest(used: Iterable[Used]) -> list[Used]:
@@ -170,8 +169,7 @@ def _use_json(plan: str, used: Used) -> dict[str, Any] | None:
         node = node_json(used.node)
     except BackendError:
         return None
-    use = {"plan": plan, "op": used.op.name, "node": node, "override": used.override}
-    return use | {"cold": used.cold, "constants": used.constants}
+    return {"plan": plan, "op": used.op.name, "node": node, "override": used.override, "cold": used.cold}
 
 
 def folder() -> Path:

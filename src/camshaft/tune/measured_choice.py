@@ -19,7 +19,6 @@ from camshaft import ops
 from camshaft.backends.registry import device
 from camshaft.errors import CamshaftError
 from camshaft.ops.kernels.launch import for_workers
-from camshaft.ops.op import NodeSpec
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.hooks import hook
 from camshaft.selection.measurements import measurements
@@ -108,7 +107,7 @@ def measure_job(job: Job, race: Race, budget_s: float = BUDGET_S) -> tuple[list[
 
 
 def _use(row: dict[str, Any]) -> Use:
-    return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"], tuple(row["constants"]))
+    return Use(ops.get(row["op"]), node_from(row["node"]), row["override"], row["cold"])
 
 
 def _proved(uses: Sequence[tuple[Any, Use]]) -> list[tuple[Any, Use, list[Candidate]]]:
@@ -161,7 +160,7 @@ def _smaller(use: Use) -> Use:
         )
         if not use.op.accepts(halves, use.node.attrs):
             break
-        node = NodeSpec(halves, use.op.outputs(halves, use.node.attrs), use.node.attrs)
+        node = replace(use.node, inputs=halves, outputs=use.op.outputs(halves, use.node.attrs))
         use = replace(use, node=node)
     return use
 
@@ -176,7 +175,6 @@ def _config(threads: int, use: Use, allowed_s: float, n: int) -> BenchmarkConfig
         window=2,
         cold=use.cold,
         threads=threads,
-        constants=use.constants,
     )
 
 

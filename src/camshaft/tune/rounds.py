@@ -46,7 +46,7 @@ class BenchmarkConfig:
     of the last-level cache (see inputs.py). Warm-up ends when a window of `window` runs does not improve the minimum by 1%, or
     after `warmup_s`. Each kernel gets `runs` samples, fewer once all have taken `budget_s`, but at least `least_runs`. A kernel
     slower than the fastest (or than `incumbent_ns`) by the factor `give_up` is not measured further. `threads` None uses the
-    default. `constants`: the inputs that are constants, which are packed before the samples, as plans do.
+    default.
     """
 
     runs: int = 50
@@ -59,7 +59,6 @@ class BenchmarkConfig:
     incumbent_ns: float | None = None
     cold: bool = False
     threads: int | None = None
-    constants: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.least_runs <= self.runs or self.window < 1 or self.give_up <= 1.0:

@@ -128,10 +128,17 @@ def _source_digest(module: str, sources: tuple[str, ...]) -> str:
         if name in done:
             continue
         done.add(name)
-        text = _module_path(name).read_bytes()
+        text, imported = _source(name)
         parts.append((name, text))
-        remaining += sorted(_imported(text.decode("utf-8")))
+        remaining += imported
     return digest_of(parts)
+
+
+@functools.cache
+def _source(module: str) -> tuple[bytes, list[str]]:
+    """A module's source and the modules of ops/ that it imports. Kept: a helper is in the digests of many ops."""
+    text = _module_path(module).read_bytes()
+    return text, sorted(_imported(text.decode("utf-8")))
 
 
 def _imported(text: str) -> Iterator[str]:

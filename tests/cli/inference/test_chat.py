@@ -61,7 +61,7 @@ def test_help_lists_every_command(cli: Any, lm: Any, model_file: str) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "No such file"),
+        (None, "no such file"),
         (b"\xff", "is not a saved chat: 'utf-8' codec"),
         (b"{", "is not a saved chat: Expecting"),
         (b"[" * 100_000, "is not a saved chat: "),

@@ -161,7 +161,10 @@ def test_a_strength_follows_the_file(tmp_path: Path) -> None:
         ),
         ("finetune MODEL DATA out --pack", "wanted 1 to the 1 rows that 2 examples are packed into (lower --batch)"),
         ("generate MODEL -p a --adapter MODEL", "wanted a GGUF adapter of type lora"),
-        ("merge MODEL MODEL out", "wanted a GGUF adapter of type lora"),
+        (
+            "merge MODEL MODEL out",
+            "its general.type is missing and its adapter.type missing; wanted a GGUF adapter of type lora",
+        ),
         ("merge MODEL . out", "adapter_config.json: there is no such file"),
         ("generate MODEL -p a --adapter .:0.5", "adapter_config.json: there is no such file"),
     ],

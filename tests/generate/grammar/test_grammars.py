@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from camshaft import GenerateOptions, Grammar, LanguageModel, Sampling
+from camshaft.errors import SettingError
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
 from tests.generate.conftest import whole_text
@@ -105,7 +106,9 @@ def test_schemas_as_texts_classes_and_booleans() -> None:
             return {"type": "string"}
 
     assert Grammar.json_schema(Model) == Grammar.json_schema('{"type":"string"}')
-    assert Grammar.json_schema(True).text == "true"
+    assert Grammar.json_schema(True) == Grammar.json_schema({})  # llguidance takes no boolean
+    with pytest.raises(SettingError, match="the JSON schema is false, which no value has; wanted an object or true"):
+        Grammar.json_schema(False)
     assert repr(Grammar.json()) == "Grammar('json_schema', '{\"type\": \"object\"}')"
 
 

@@ -103,6 +103,17 @@ def test_each_wrong_request_has_its_status_and_field(client: Any) -> None:
         assert error["code"]
 
 
+def test_a_prompt_that_is_too_long_has_a_code_of_its_own(client: Any) -> None:
+    for prompt, code, said in (
+        ("x" * 100, "context_length_exceeded", "shorten it"),
+        ([5, 273], "invalid_value", "token id 273; wanted a whole number from 0 to 272"),
+        ("", "invalid_value", "the prompt is empty: it has no tokens to start from"),
+    ):
+        error = client.post(TEXTS, json={"prompt": prompt}).json()["error"]
+        assert error["code"] == code
+        assert error["message"].endswith(said)
+
+
 def test_bodies_that_are_no_json_or_too_large(client: Any) -> None:
     for data in (b"", b"{", b"[1]", b'{"prompt": NaN}', b"[" * 10_000, b"\xff", b'{"seed": ' + b"1" * 5000 + b"}"):
         assert client.post(TEXTS, content=data).status_code == 400, data[:20]
@@ -237,5 +248,5 @@ def test_names_and_addresses() -> None:
         assert url_of(first) == f"http://127.0.0.1:{port}"
         with pytest.raises(SettingError, match=f"cannot listen at host '127.0.0.1', port {port}"):
             listen("127.0.0.1", port)
-    with pytest.raises(SettingError, match="host 'no such host'"):
+    with pytest.raises(SettingError, match=r"^host 'no such host', port \d+: [A-Z]"):
         listen("no such host", 80)

@@ -48,6 +48,13 @@ def test_a_required_call_whole_and_streamed(roomy_client: Any) -> None:
     assert [row for each in chunks for row in (each["logprobs"] or {"content": []})["content"]] == whole
 
 
+def test_a_function_without_parameters_is_called_without_arguments(roomy_client: Any) -> None:
+    body = HOW | {"tools": [OTHER], "tool_choice": "required", "parallel_tool_calls": False, "n": 6}
+    for choice in roomy_client.post(CHATS, json=body).json()["choices"]:
+        (call,) = choice["message"]["tool_calls"]
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("other", {})
+
+
 def test_a_stop_string_in_a_call_is_no_call_that_can_be_made(roomy_client: Any) -> None:
     body = HOW | {"tool_choice": "required", "parallel_tool_calls": False, "stop": ["}"]}
     choice = roomy_client.post(CHATS, json=body).json()["choices"][0]

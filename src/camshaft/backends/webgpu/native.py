@@ -1,4 +1,4 @@
-"""wgpu-native's C interface (webgpu.h) through the cffi binding of the wgpu package.
+"""wgpu-native's C interface (webgpu.h), through cffi, from the library in the wgpu package.
 
 The C functions are called directly. wgpu's Python classes take 3 to 10 microseconds per call, too much for runs of 300 thunks,
 and do not report a lost device.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from camshaft.backends.webgpu.declarations import declarations
 from camshaft.errors import BackendError, MissingExtraError
 
 # Parts of wgpu-core's messages; wgpu-native reports both as validation errors.
@@ -69,11 +73,10 @@ PACKAGE, EXTRA = "wgpu", "webgpu"
 
 @dataclass(frozen=True)
 class Native:
-    """The cffi library: `lib` has its functions and constants, `ffi` creates C structs; `version` is wgpu's."""
+    """The cffi library: `lib` has its functions and constants, `ffi` creates C structs."""
 
     lib: Any = field(repr=False)
     ffi: Any = field(repr=False)
-    version: str
 
     def string(self, view: Any) -> str:
         """Converts a WGPUStringView to text."""
@@ -128,15 +131,28 @@ class Struct:
 @functools.cache
 def native() -> Native:
     """Loads the library. MissingExtraError without the package, BackendError if the library does not load."""
+    found = find_spec(PACKAGE)
+    if found is None:
+        raise MissingExtraError(PACKAGE, EXTRA, "the backend 'webgpu'")
     try:
-        import wgpu
-        from wgpu.backends.wgpu_native import ffi, lib
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != PACKAGE:
-            raise
-        raise MissingExtraError(PACKAGE, EXTRA, "the backend 'webgpu'") from None
+        return _in_folder(Path(found.origin or "").parent / "resources") or _imported()
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendError(f"webgpu: the library of the package 'wgpu' does not load here: {error}") from error
+
+
+def _in_folder(resources: Path) -> Native | None:
+    """Loads the package's library by its header, without importing the package (0.6 s). None where they are elsewhere."""
+    path, header = os.environ.get("WGPU_LIB_PATH", "").strip(), resources / "combined_header.h"
+    libraries = [path] if path else sorted(str(p) for p in resources.glob("*wgpu_native-release.*"))
+    if len(libraries) != 1 or not header.is_file():
+        return None
+    ffi = declarations(header)
+    return Native(ffi.dlopen(libraries[0]), ffi)
+
+
+def _imported() -> Native:
+    from wgpu.backends.wgpu_native import ffi, lib
+
     # wgpu also logs each reported error; without a handler Python would print it to stderr.
     logging.getLogger(PACKAGE).addHandler(logging.NullHandler())
-    return Native(lib, ffi, wgpu.__version__)
+    return Native(lib, ffi)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from camshaft.errors import CamshaftError, ContextError
+from camshaft.errors import CamshaftError, ContextError, PromptError
 from camshaft.generate.engine.prefix_cache import block_keys
 from camshaft.generate.generation import FinishReason, Generation, TokenLogprob
 from camshaft.generate.options import GenerateOptions, check_together
@@ -149,7 +149,7 @@ def request_of(
     checked = lm.prompt_ids(ids, raw=True)
     n, context = len(checked), lm.context
     if not n:
-        raise ContextError("the prompt is empty: it has no tokens to start from")
+        raise PromptError("the prompt is empty: it has no tokens to start from")
     if n > context:
         raise ContextError(f"the prompt has {n} tokens; the context is {context}: shorten it or raise context=")
     # A prompt alone is run in parts of that size, and a single token by the plan for generating if that rounds alike.

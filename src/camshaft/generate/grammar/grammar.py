@@ -53,7 +53,9 @@ class Grammar:
             raise SettingError(f"the JSON schema is not JSON: {error}") from None
         if not isinstance(schema, Mapping | bool):
             raise SettingError(f"the JSON schema is {text:.40}; wanted an object")
-        return cls("json_schema", text)
+        if schema is False:
+            raise SettingError("the JSON schema is false, which no value has; wanted an object or true")
+        return cls("json_schema", "{}" if schema is True else text)
 
     @classmethod
     def json(cls) -> Grammar:

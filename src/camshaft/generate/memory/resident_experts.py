@@ -184,9 +184,9 @@ def open_residency(
         rest = file.nbytes - sum(sizes) * (config.experts.n if config.experts else 0)
         most = int(LARGE * memory - rest)
     elif not layers:
-        raise SettingError(f"experts_resident {wanted_gb:g}: {config.architecture} of this file has no experts")
+        raise SettingError(f"experts_resident={wanted_gb:g}: {config.architecture} of this file has no experts")
     elif most > memory:
-        raise SettingError(f"experts_resident {wanted_gb:g} GB; this machine has {memory / GB:.1f} GB of memory")
+        raise SettingError(f"experts_resident={wanted_gb:g} GB; this machine has {memory / GB:.1f} GB of memory")
     return _opened(file, config, layers, sizes, most, asked=wanted_gb is not None)
 
 
@@ -196,7 +196,7 @@ def _opened(
     least = sum(sizes) * config.experts.n_used if config.experts else 0
     if asked and most < least:
         needed = f"one token chooses {least / GB:.3g} GB of them"
-        raise SettingError(f"experts_resident {most / GB:g} GB is too little for this model's experts: {needed}")
+        raise SettingError(f"experts_resident={most / GB:g} GB is too little for this model's experts: {needed}")
     of_experts = bool(layers) and most >= least
     takes: Callable[[str], bool] = (lambda name: bool(_EXPERTS.fullmatch(name))) if of_experts else (lambda name: True)
     folder, identity = packed_folder(file)
@@ -210,7 +210,7 @@ def _opened(
 
 def _checked(gb: float) -> int:
     if isinstance(gb, bool) or not isinstance(gb, (int, float)) or not math.isfinite(gb) or gb <= 0:
-        raise SettingError(f"experts_resident {gb!r:.40}; wanted gigabytes above 0")
+        raise SettingError(f"experts_resident={gb!r:.40}; wanted gigabytes above 0")
     return int(gb * GB)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from camshaft.dtypes import DType, f32
-from camshaft.errors import ContextError, LogitsError, ModelError, SettingError, count
+from camshaft.errors import ContextError, LogitsError, ModelError, PromptError, SettingError, count
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.generation import FinishReason, Generation
@@ -131,7 +131,7 @@ class TextToTextModel(FileModel):
     def _check_ids(self, ids: Sequence[int]) -> None:
         wrong = next((i for i in ids if not 0 <= i < self.config.vocab_size), None)
         if wrong is not None:
-            raise ContextError(f"token id {wrong!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
+            raise PromptError(f"token id {wrong!r}; wanted a whole number from 0 to {self.config.vocab_size - 1}")
 
     def generate(
         self, prompt: str, options: GenerateOptions | None = None, **keywords: Unpack[GenerateKeywords]

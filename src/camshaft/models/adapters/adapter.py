@@ -86,7 +86,9 @@ def _open_file(path: str | os.PathLike[str]) -> Adapter:
     try:
         kind = file.metadata.get("general.type"), file.metadata.get("adapter.type")
         if not all(isinstance(part, str) for part in kind) or kind != ("adapter", "lora"):
-            raise FormatError(f"{path}: is of {shown_value(kind)}; wanted a GGUF adapter of type lora")
+            words = ("missing" if part is None else shown_value(part) for part in kind)
+            is_of = "its general.type is {} and its adapter.type {}".format(*words)
+            raise FormatError(f"{path}: {is_of}; wanted a GGUF adapter of type lora")
         alpha = file.metadata.get("adapter.lora.alpha")
         if not _is_number(alpha) or not math.isfinite(alpha) or alpha <= 0:
             raise FormatError(f"{path}: adapter.lora.alpha is {shown_value(alpha)}; wanted a number above 0")

@@ -69,7 +69,7 @@ def _stft_infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tensor
     ops.expect(plain, "stft", x, "x [time] or [batch, time], not empty and of fixed size")
     n_fft = expect_whole("stft", "n_fft", attrs.get("n_fft"))
     hop = expect_whole("stft", "hop_length", _hop(n_fft, attrs.get("hop_length")))
-    fits = len(window.shape) == 1 and 0 < window.bounds[0] <= n_fft
+    fits = len(window.shape) == 1 and isinstance(n := window.shape[0], int) and 0 < n <= n_fft
     ops.expect(fits, "stft", window, f"a window of 1 to n_fft = {n_fft} numbers")
     mode, center = attrs.get("pad_mode", "reflect"), attrs.get("center", True)
     ops.expect(mode in _MODES, "stft", f"pad_mode {mode!r}", f"pad_mode {', '.join(_MODES)}")
@@ -188,6 +188,8 @@ def _stft_errors() -> Iterable[ops.ErrorSample]:
     x, window = TensorSpec((2, 8), f32), TensorSpec((8,), f32)
     yield ops.ErrorSample((x,), {"n_fft": 8}, "wanted x and window")
     yield ops.ErrorSample((x, window), {"n_fft": 4}, "a window of 1 to n_fft = 4 numbers")
+    ragged = TensorSpec((Extent("window", 8),), f32)
+    yield ops.ErrorSample((x, ragged), {"n_fft": 8}, "a window of 1 to n_fft = 8 numbers")
     yield ops.ErrorSample(
         (x, window), {"n_fft": 8, "hop_length": 0}, "got hop_length 0; wanted an integer of 1 or more"
     )

@@ -206,6 +206,7 @@ OP = ops.Op(
     error_samples=error_samples,
     tolerance=TO_TOLERANCE | {"f64": 1e-29},
     flops=lambda node: 2.0 * sizes_of(node).multiply_adds,
+    packs=(0, 1),
     first_use=_first_use,
     vjp=_vjp,
     rules=(

@@ -78,6 +78,8 @@ def _infer_concat(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[Tens
     ops.expect(
         fits and all(0 not in s.bounds for s in specs), "concat", specs, f"shapes that differ only in axis {axis}"
     )
+    for other in specs[1:]:  # where a tensor ends is the same in each run
+        _axis("concat", other, attrs, {"axis"})
     return (_with_axis(specs[0], axis, sum(s.bounds[axis] for s in specs)),)
 
 
@@ -137,6 +139,8 @@ def _concat_errors() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x,), {}, "wanted two or more tensors")
     yield ops.ErrorSample((x, TensorSpec((3, 9), f32)), {}, "wanted shapes that differ only in axis 0")
     yield ops.ErrorSample((x, x), {"axis": 2}, "wanted an axis from -2 to 1")
+    ragged = TensorSpec((2, Extent("columns", 8)), f32)
+    yield ops.ErrorSample((x, ragged), {"axis": 1}, "an Extent only as the first axis and not as the given one")
 
 
 def _split_errors() -> Iterable[ops.ErrorSample]:

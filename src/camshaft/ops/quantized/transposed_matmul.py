@@ -174,6 +174,7 @@ OP = ops.Op(
     samples=_samples,
     error_samples=_error_samples,
     tolerance={"f32": 1e-11},
+    packs=(1,),
     flops=lambda node: 2.0 * node.inputs[0].bounds[0] * float(np.prod(node.inputs[1].bounds)),
     decompose=_decompose,
     vjp=lambda f, dy, y, x, w: (f.quantized_matmul(dy, w), None) if x.spec.is_plain else NotImplemented,

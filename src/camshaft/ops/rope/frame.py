@@ -224,7 +224,7 @@ def checked(
     want = TensorSpec((x.shape[0], *(() if n_axes is None else (n_axes,))), i32)
     ops.expect(positions == want, op, positions, f"positions of {want}")
     good = table.is_plain and table.dtype == f32 and len(table.shape) == 2
-    good = good and table.bounds[1] % 2 == 0 and 0 < table.bounds[1] <= head_dim
+    good = good and isinstance(n := table.shape[1], int) and n % 2 == 0 and 0 < n <= head_dim
     ops.expect(good, op, table, f"table of f32 [context, rotary_dim], rotary_dim even and at most {head_dim}")
     pairing = attrs.get("pairing", "neox")
     ops.expect(pairing in PAIRINGS, op, repr(pairing), f"a pairing of {', '.join(PAIRINGS)}")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, i32
+from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import partly_active
 from camshaft.ops.parameters import HEAD_DIM, HEADS, Parameters
@@ -79,6 +80,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, positions, table), attrs | {"heads": 3}, "wanted x of f32")
     yield ops.ErrorSample((x, TensorSpec((4,), i32), table), attrs, "wanted positions")
     yield ops.ErrorSample((x, positions, TensorSpec((40, 66), f32)), attrs, "wanted table")
+    yield ops.ErrorSample((x, positions, TensorSpec((40, Extent("pairs", 64)), f32)), attrs, "wanted table")
     yield ops.ErrorSample((x, positions), attrs, "wanted x")
 
 

@@ -156,6 +156,7 @@ OP = ops.Op(
         ops.KernelVariant("by_outputs", frozenset({"simd"}), by_outputs.build, by_outputs.supports, by_outputs.cost),
         ops.KernelVariant("bf16_parts", frozenset({"simd"}), bf16_parts.build, bf16_parts.supports, bf16_parts.cost),
     ),
+    packs=(0, 1),
     samples=_samples,
     error_samples=_error_samples,
     tolerance=TOLERANCE,

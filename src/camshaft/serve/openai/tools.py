@@ -125,6 +125,10 @@ def form_of(tools: Tools | None, grammar: Grammar | None) -> Grammar | None:
     return tools.grammar
 
 
+# OpenAI: a function without `parameters` takes none.
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
 def _tool(value: Any, of: str) -> Tool:
     given = fields.read_fields(value, _TOOL, of)
     return tool_of(fields.required(given, "function", of), f"{of}.function")
@@ -133,7 +137,7 @@ def _tool(value: Any, of: str) -> Tool:
 def tool_of(value: Any, of: str, more: fields.Fields | None = None) -> Tool:
     """A function with its name, description and parameters; `more` fields may be beside them."""
     given = fields.read_fields(value, {**_FUNCTION, **(more or {})}, of)
-    parameters = object_schema(given.get("parameters", {}), f"{of}.parameters")
+    parameters = object_schema(given.get("parameters", _NO_PARAMETERS), f"{of}.parameters")
     return Tool(
         fields.required(given, "name", of), given.get("description", ""), parameters, given.get("strict", False)
     )

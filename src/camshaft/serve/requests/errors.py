@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.errors import CamshaftError, ContextError, ModelError, SettingError
+from camshaft.errors import CamshaftError, ContextError, ModelError, PromptError, SettingError
 from camshaft.generate.engine.request import TimeLimitError
 from camshaft.generate.engine.request_queue import QueueFullError
 
@@ -28,6 +28,7 @@ TWO_LENGTHS = "two_lengths"  # the code of a body with two lengths
 _OF_ERROR: dict[type[CamshaftError], tuple[int, str]] = {
     QueueFullError: (429, "queue_full"),
     TimeLimitError: (503, "timeout"),
+    PromptError: (400, "invalid_value"),
     ContextError: (400, "context_length_exceeded"),
     SettingError: (400, "invalid_value"),
     ModelError: (503, "unavailable"),
@@ -63,7 +64,8 @@ def http_error(error: Exception) -> HttpError:
         return error
     for kind, (status, code) in _OF_ERROR.items():
         if isinstance(error, kind):
-            return HttpError(status, str(error), code=code)
+            # A client cannot give the server another context.
+            return HttpError(status, str(error).replace(" or raise context=", ""), code=code)
     if isinstance(error, CamshaftError):
         return HttpError(500, str(error), code="failed")
     return HttpError(500, "the server failed; its log says how", code="failed")

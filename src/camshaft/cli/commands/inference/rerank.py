@@ -70,5 +70,5 @@ def rerank(
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{file}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{file} is not UTF-8 text: {error}") from None

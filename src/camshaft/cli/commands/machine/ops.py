@@ -59,7 +59,7 @@ def _print_all(rows: Sequence[OpOverview]) -> None:
     table = [["op", *used, "computes"]]
     for row in rows:
         counts = [str(row.count(status) or "") for status in used]
-        table.append([row.entry.name, *counts, row.entry.formula])
+        table.append([row.op.name, *counts, row.op.formula])
     taken = sum(max(len(line[i]) for line in table) + 2 for i in range(len(table[0]) - 1))
     if sys.stdout.isatty() or "COLUMNS" in os.environ:  # a pipe gets the whole formulas
         room = max(shutil.get_terminal_size().columns - taken, 8)
