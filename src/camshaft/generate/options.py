@@ -84,7 +84,10 @@ class GenerateKeywords(SamplingKeywords, total=False):
 GENERATE_RULES: Rules = {
     "max_tokens": (integer(-1, math.inf), "a whole number, 0 or more, or -1 for no limit"),
     "sampling": (lambda v: isinstance(v, Sampling), "a camshaft.Sampling"),
-    "stop": (are_texts, "a text or a list of texts"),
+    "stop": (
+        lambda v: are_texts(v) and "" not in ([v] if isinstance(v, str) else v),
+        "a text or a list of texts, none of them empty",
+    ),
     "ignore_eos": (is_bool, "True or False"),
     "raw": (is_bool, "True or False"),
     "grammar": (lambda v: v is None or isinstance(v, Grammar), "a camshaft.Grammar or None"),
