@@ -188,7 +188,10 @@ def _processed(lm: LanguageModel, ids: Any) -> Any:
 
 MODEL: list[tuple[Callable[[Any], object], str]] = [
     (lambda lm: lm.generate("a", stop=5), "stop=5: wanted a text or a list of texts"),
-    (lambda lm: lm.generate("a", stop=["b", ""]), "stop=['b', '']: wanted a text or a list of texts, none of them empty"),
+    (
+        lambda lm: lm.generate("a", stop=["b", ""]),
+        "stop=['b', '']: wanted a text or a list of texts, none of them empty",
+    ),
     (lambda lm: lm.generate("a", stop=[None]), "stop=[None]: wanted"),
     (lambda lm: lm.generate("a", max_tokens="a"), "max_tokens='a'"),
     (lambda lm: lm.generate("a", sampling=3), "sampling=3"),

@@ -50,7 +50,7 @@ class StopStrings:
     """Pass text through up to the first stop string; buffer text that may be the start of one."""
 
     def __init__(self, stop: Sequence[str]) -> None:
-        self._stop = tuple(s for s in stop if s)
+        self._stop = tuple(stop)
         self._buffer = ""
         self.found: str | None = None  # the one that was reached
 
