@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +19,6 @@ from camshaft.generate.engine.request import Request, Statistics, Update
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts, lengths
 from camshaft.generate.speculation.speculator import AUTO, MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate, without_auto
-from camshaft.generate.vision.tokens import ImageToken
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -65,8 +63,7 @@ class _Lookup:
 
     def found(self, request: Request, most: int) -> int:
         assert isinstance(request.drafter, NgramDrafter)
-        tokens = takewhile(lambda token: not isinstance(token, ImageToken), request.drafter.find(request.ids, most))
-        self._found[id(request)] = [*tokens][:most]
+        self._found[id(request)] = request.drafter.find(request.ids, most)[:most]
         return len(self._found[id(request)])
 
     def cost(self, n_texts: int) -> float:
