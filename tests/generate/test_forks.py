@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from camshaft import EmbeddingModel, GenerateOptions, LanguageModel, Sampling, SpeechModel, TextToTextModel, ops
+from camshaft import EmbeddingModel, GenerateOptions, LanguageModel, Sampling, SpeechModel, TextToTextModel
 from camshaft.backends import registry
 from camshaft.backends.cpu.compile import llvm_lock
 from camshaft.backends.cpu.loaded import lock as kernels_lock

@@ -19,6 +19,7 @@ from camshaft.generate.vision.tokens import ImageToken, Span
 from camshaft.models.files.quantize import quantize
 from tests.generate.conftest import opened_in_f32
 from tests.support.fixtures import tiny_model
+from tests.support.models.adapters import drawn_adapter
 
 PROMPT = [40, 7, 81, 20, 13] * 3
 # One token again and again: each draft is right.
@@ -93,6 +94,22 @@ def test_models_that_round_otherwise_beside_others_get_no_drafts(tiny_path: Path
         assert engine.drafts_by is None
     with Engine(lm, speculate="auto") as engine:
         assert engine.drafts_by == "ngram"
+
+
+def test_an_engine_drafts_no_more_once_adapters_round_otherwise(lm: LanguageModel, tmp_path: Path) -> None:
+    adapter = drawn_adapter(tmp_path / "quantized.gguf", tmp_path / "one.gguf", 1, targets=("attn_q",))
+
+    def drafted(engine: Engine) -> int:
+        ended = Event()
+        request = engine.submit(PROMPT, REPEATED, lambda update: ended.set() if update.is_last else None)
+        assert ended.wait(60)
+        return request.drafted
+
+    with Engine(lm, speculate="auto") as engine:
+        engine.start()
+        assert drafted(engine) > 24
+        lm.use_adapters([adapter])
+        assert drafted(engine) == 0
 
 
 def test_texts_together_take_the_option_as_none(lm: LanguageModel) -> None:

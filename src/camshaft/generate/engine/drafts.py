@@ -92,7 +92,7 @@ class Drafts:
             raise SettingError(
                 f"speculate={of!r:.60}; an engine takes {AUTO!r}, {NGRAM!r}, an open LanguageModel or None"
             )
-        of = without_auto(of, lm)
+        self._is_auto, of = of == AUTO, without_auto(of, lm)
         self.kind = of if of is None or isinstance(of, str) else of.name
         if of is not None and (lm.plans.cache.is_recurrent or lm.plans.device is not None):
             why = "on a device" if lm.plans.device is not None else "with recurrent layers"
@@ -119,6 +119,8 @@ class Drafts:
         nothing: list[list[int]] = [[] for _ in requests]
         self._in_a_row += 1
         if self._source is None or len(requests) >= MOST_ROWS or self._in_a_row % MEASURE_PLAIN == 0:
+            return nothing
+        if self._is_auto and not self._lm.plans.checks_drafts:  # since the model has adapters
             return nothing
         started, costs = perf_counter(), self._lm.plans.costs
         mosts = [self._source.found(each, self._most(each, len(requests))) for each in requests]
