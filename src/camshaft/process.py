@@ -29,6 +29,17 @@ class Renewed(Protocol):
         """Forget the parent's other threads; called in the child, before anything else runs there."""
 
 
+class Lock(Protocol):
+    """A lock of `threading`."""
+
+    def acquire(self) -> bool:
+        """Wait for it and hold it."""
+
+    def release(self) -> None:
+        """Let others have it."""
+
+
+L = TypeVar("L", bound=Lock)
 R = TypeVar("R", bound=Renewed)
 _all: WeakValueDictionary[int, Renewed] = WeakValueDictionary()  # in the order of their making
 
@@ -71,6 +82,14 @@ class ForkLock:
             self._lock.release()
         else:
             self._lock = threading.RLock()
+
+
+def awaited(lock: L) -> L:
+    """Have forks wait until no other thread holds the lock, for what a thread must not leave half done, such as LLVM's state;
+    returns it. Locks are taken in the reverse order of these calls."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
 
 
 def _in_child() -> None:

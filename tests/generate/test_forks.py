@@ -6,6 +6,7 @@ import lzma
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,12 @@ import numpy as np
 import pytest
 
 from camshaft import EmbeddingModel, GenerateOptions, LanguageModel, Sampling, SpeechModel, TextToTextModel
+from camshaft.backends import registry
+from camshaft.backends.cpu.compile import llvm_lock
+from camshaft.backends.cpu.loaded import lock as kernels_lock
 from camshaft.generate.engine.engine import Engine
 from camshaft.generate.engine.request import Update
+from camshaft.generate.speculation.draft_plans import DraftPlans
 from camshaft.process import ForkLock
 from camshaft.serve.models.served import Listener
 from tests.support.fixtures import DATA, tiny_encoder
@@ -142,3 +147,53 @@ def test_the_thread_that_forks_keeps_its_locks() -> None:
     with held(lock), mine, mine:
         assert in_a_child(both) == 0
     assert np.all([in_a_child(both) == 0, both()])
+
+
+def test_a_fork_waits_while_another_thread_compiles() -> None:
+    begun = threading.Event()
+
+    def compiles() -> None:
+        with kernels_lock, llvm_lock:
+            begun.set()
+            time.sleep(0.2)
+
+    def both() -> bool:
+        with kernels_lock, llvm_lock:
+            return True
+
+    thread = threading.Thread(target=compiles)
+    thread.start()
+    begun.wait()
+    assert in_a_child(both) == 0
+    assert both()
+    thread.join()
+
+
+def test_devices_are_found_in_a_child_while_the_parent_looks_for_them() -> None:
+    with held(registry._lock):
+        assert in_a_child(lambda: registry.device("cpu").name == "cpu") == 0
+
+
+def test_a_child_makes_the_plans_of_drafts_that_its_parents_thread_had_begun() -> None:
+    free, names = threading.Event(), list[str]()
+    parent = os.getpid()
+
+    def make(name: str) -> None:
+        assert os.getpid() != parent or free.wait(60)
+        names.append(name)
+
+    def made(plans: DraftPlans) -> bool:
+        for _ in range(8):
+            plans.count_missed()
+        plans._ahead.thread.join(10)
+        return plans.most_rows == 8 and names == ["decode.2", "decode.4", "decode.8"]
+
+    plans, stopped = DraftPlans(make), DraftPlans(make)
+    for _ in range(8):
+        plans.count_missed()
+    stopped.stop()
+    assert in_a_child(lambda: made(plans)) == 0
+    assert in_a_child(lambda: not made(stopped) and not names) == 0
+    free.set()
+    plans._ahead.thread.join()
+    assert plans.most_rows == 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from camshaft.backends.cpu.device import CpuDevice, cpu_device
 from camshaft.backends.device import Backend, Device, DeviceInfo
 from camshaft.backends.installed import installed_backends
 from camshaft.errors import BackendError
+from camshaft.process import ForkLock
 
 
 def _on_cpu(name: str, alias: str, order: tuple[str, ...], make: Callable[[], Device], *sources: str) -> Backend:
@@ -105,7 +105,7 @@ ALIASES = {"cpu": "simd", "cpu:scalar": "scalar", "cpu:blas": "blas", "cpu:c": "
 DEFAULT_ORDER = ("simd", "blas")
 # Exactly one spelling per index, so that each device is created once.
 _INDEX = re.compile("0|[1-9][0-9]{0,8}")
-_lock = threading.RLock()
+_lock = ForkLock()
 _devices: dict[tuple[str, str], Device] = {}
 
 

@@ -167,7 +167,7 @@ class ModelPlans(NamedPlans, ImageRuns):
     @cached_property
     def logits(self) -> Array | DeviceArray:
         """The output memory of all plans."""
-        return logits_memory(self.logit_rows.bound, self.config.vocab_size, self.device)
+        return logits_memory(max(self.logit_rows.bound, MAX_DECODE_SEQUENCES), self.config.vocab_size, self.device)
 
     @cached_property
     def _graphs(self) -> ModelGraphs:

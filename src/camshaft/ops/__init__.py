@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import threading
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from camshaft.errors import BackendError
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.ops.op import KernelVariant, Op
@@ -182,7 +182,7 @@ def with_rules_at(name: str) -> tuple[Op, ...]:
 
 # op -> (variant, the module that registers it when imported)
 _registered: dict[str, tuple[tuple[KernelVariant, str], ...]] = {}
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 def has_registered() -> bool:

@@ -6,7 +6,6 @@ A node uses the times of the nearest measured site (selection/sites.py). Only ti
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 from camshaft.backends.registry import present_backend
 from camshaft.errors import CamshaftError, StoreError
 from camshaft.ops.op import KernelVariant, NodeSpec, Op, Values, values_of
+from camshaft.process import ForkLock
 from camshaft.selection.host_info import hardware
 from camshaft.selection.sites import (
     Gain,
@@ -56,7 +56,7 @@ class Measurements:
         self._document: dict[str, Any] | None = None  # as read, until an op that it measures is wanted
         self._ops: frozenset[str] | None = None
         self._last: tuple[str, NodeSpec, Site] | None = None  # a choice asks for one node's site many times
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
 
     def ns(self, op: Op, case: VariantCase, node: NodeSpec) -> float | None:
         """Nanoseconds of a case at the node's site, scaled to the node's work, or None."""

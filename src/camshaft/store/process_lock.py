@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from camshaft.errors import StoreError
+from camshaft.process import ForkLock
 from camshaft.store.file_lock import NO_LOCKS, SAFE_FLAGS, WAIT_S, abandoned, lock_within, owned_file, try_lock
 from camshaft.store.files import naming, private_folder, remove_foreign
 
@@ -74,7 +74,7 @@ class ProcessLeases:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._mutex = threading.Lock()
+        self._mutex = ForkLock()
         self._own: tuple[int, Path, int] | None = None  # process id, path, file descriptor
 
     def acquire(self) -> None:

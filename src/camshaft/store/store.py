@@ -6,7 +6,6 @@ import atexit
 import functools
 import json
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from camshaft.errors import StoreError
+from camshaft.process import ForkLock
 from camshaft.settings import setting
 from camshaft.store.counters import Counters
 from camshaft.store.files import private_folder
@@ -192,7 +192,7 @@ def store() -> Store:
     return _store(root.absolute(), setting("cache_nbytes"))
 
 
-_instances_lock = threading.Lock()
+_instances_lock = ForkLock()
 
 
 def of_current_store(instances: dict[Path, Kind], make: Callable[[Store], Kind]) -> Kind:

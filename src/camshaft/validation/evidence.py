@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from camshaft.errors import shortened
+from camshaft.process import ForkLock
 from camshaft.store.store import Store, of_current_store, row_as
 from camshaft.validation.cases import VariantCase, machine_key
 
@@ -91,7 +91,7 @@ class ValidationCache:
         self._used: set[str] = set()  # keys of the proofs that it was given or has added
         self._data: bytes | None = None  # the entry that `_stored` is of
         self._stored: dict[str, ValidationResult] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
 
     def get(self, case: VariantCase) -> ValidationResult | None:
         """The result for a case with its present sources, or None. A proof on all samples is valid for any kinds."""

@@ -107,7 +107,7 @@ def test_an_engine_that_is_closed_makes_no_further_plan(lm: LanguageModel, monke
     assert begun.wait(60)
     closing = Thread(target=engine.close)
     closing.start()
-    while engine.preparation is not None and not engine.preparation._is_closing:
+    while engine.preparation is not None and not engine.preparation.is_closing:
         time.sleep(0.001)
     free.set()
     closing.join(60)

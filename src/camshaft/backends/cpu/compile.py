@@ -12,9 +12,10 @@ import llvmlite.binding as llvm
 
 from camshaft.backends.cpu.features import host_features, usable
 from camshaft.errors import BackendError
+from camshaft.process import awaited
 from camshaft.settings import setting
 
-llvm_lock = threading.RLock()  # LLVM's passes and loaders are not thread-safe
+llvm_lock = awaited(threading.RLock())  # LLVM's passes and loaders are not thread-safe
 
 # LLVM inserts calls to C functions (memset for a clearing loop, fmaf if there is no such instruction). They go through the
 # GOT: the linker's alternative, a stub, needs memory that llvmlite's memory manager did not reserve.

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from camshaft.backends.cpu.compile import load_kernel
+from camshaft.process import awaited
 from camshaft.store.kernels import symbol_of
 from camshaft.store.store import store
 
@@ -57,7 +58,7 @@ class CompileCounts:
 
 counts = CompileCounts()
 _shared: dict[str, CpuKernel] = {}  # by second key
-lock = threading.RLock()  # guards the loaded kernels here and in device.py
+lock = awaited(threading.RLock())  # guards the loaded kernels here and in device.py
 
 
 def loaded(name: str, second: str, data: bytes, load: Callable[[bytes], Library] = load_kernel) -> CpuKernel:

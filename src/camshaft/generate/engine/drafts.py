@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +19,6 @@ from camshaft.generate.engine.request import Request, Statistics, Update
 from camshaft.generate.memory.logits import move_row
 from camshaft.generate.speculation.pace import MOST_ROWS, RunCosts, lengths
 from camshaft.generate.speculation.speculator import AUTO, MEASURE_PLAIN, NGRAM, NgramDrafter, Speculate, without_auto
-from camshaft.generate.vision.tokens import ImageToken
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -65,8 +63,7 @@ class _Lookup:
 
     def found(self, request: Request, most: int) -> int:
         assert isinstance(request.drafter, NgramDrafter)
-        tokens = takewhile(lambda token: not isinstance(token, ImageToken), request.drafter.find(request.ids, most))
-        self._found[id(request)] = [*tokens][:most]
+        self._found[id(request)] = request.drafter.find(request.ids, most)[:most]
         return len(self._found[id(request)])
 
     def cost(self, n_texts: int) -> float:
@@ -95,7 +92,7 @@ class Drafts:
             raise SettingError(
                 f"speculate={of!r:.60}; an engine takes {AUTO!r}, {NGRAM!r}, an open LanguageModel or None"
             )
-        of = without_auto(of, lm)
+        self._is_auto, of = of == AUTO, without_auto(of, lm)
         self.kind = of if of is None or isinstance(of, str) else of.name
         if of is not None and (lm.plans.cache.is_recurrent or lm.plans.device is not None):
             why = "on a device" if lm.plans.device is not None else "with recurrent layers"
@@ -122,6 +119,8 @@ class Drafts:
         nothing: list[list[int]] = [[] for _ in requests]
         self._in_a_row += 1
         if self._source is None or len(requests) >= MOST_ROWS or self._in_a_row % MEASURE_PLAIN == 0:
+            return nothing
+        if self._is_auto and not self._lm.plans.checks_drafts:  # since the model has adapters
             return nothing
         started, costs = perf_counter(), self._lm.plans.costs
         mosts = [self._source.found(each, self._most(each, len(requests))) for each in requests]

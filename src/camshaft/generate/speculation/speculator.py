@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from camshaft.generate.speculation.ngram import CLASSES, NgramIndex, length_class
 from camshaft.generate.speculation.pace import MOST_ROWS, Pace, RunCosts
+from camshaft.generate.vision.tokens import ImageToken
 
 if TYPE_CHECKING:
     from camshaft.generate.language_model import LanguageModel
@@ -91,9 +93,10 @@ class NgramDrafter(Drafted):
         self._class, self._next = CLASSES[0], []
 
     def find(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow, and at least one if there is any."""
+        """Up to `most` tokens that may follow, and at least one if there is any. Images are not drafted: no text has theirs."""
         self._index.follow(tokens)
-        self._next, length = self._index.draft(max(most, 1))
+        found, length = self._index.draft(max(most, 1))
+        self._next = [*takewhile(lambda token: not isinstance(token, ImageToken), found)]
         self._class = length_class(length) if self._next else self._class
         return list(self._next)
 

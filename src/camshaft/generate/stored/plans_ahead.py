@@ -17,29 +17,32 @@ class PlansAhead:
     in warnings what the plans are for."""
 
     def __init__(self, steps: Sequence[Callable[[], object]], what: str) -> None:
-        self._steps, self._what, self._is_closing = steps, what, False
+        self._steps, self._what, self.is_closing = steps, what, False
         self.thread = threading.Thread(target=self._take_all, name="camshaft-plans", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self.thread.start()
+        """Begin, if the system has a thread for it."""
+        try:
+            self.thread.start()
+        except RuntimeError as error:  # plans are made when they are needed, if not ahead
+            _log.warning("plans for %s are not made ahead: %s", self._what, error)
 
     def _take_all(self) -> None:
         try:
             with short_switch_interval():  # the Python of runs waits less for this thread's
                 for step in self._steps:
-                    if self._is_closing:
+                    if self.is_closing:
                         return
                     step()
         except CamshaftError as error:  # whoever needs the plan gets it too
-            if not self._is_closing:
+            if not self.is_closing:
                 _log.warning("plans for %s are not made ahead: %s", self._what, error)
         except Exception:
             _log.exception("plans for %s are not made ahead", self._what)
 
     def stop(self) -> None:
         """Take no further step."""
-        self._is_closing = True
+        self.is_closing = True
 
     def close(self) -> None:
         """Take no further step; returns when the one at hand is done."""

@@ -7,7 +7,6 @@ of their modules.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from camshaft.plan.runtime.native import layout
 from camshaft.plan.runtime.native.library import memmove_address, native_executor, set_executor_key
 from camshaft.plan.runtime.runnable import NativePlan, Runnable
 from camshaft.plan.runtime.workers import Words
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.formats.tensor import FileTensor
@@ -112,7 +112,7 @@ def _view(memory: Array, view: View) -> Array:
     return memory[view.offset : view.offset + nbytes].view(dtype).reshape(tuple(view.shape))
 
 
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 def bind_cached(

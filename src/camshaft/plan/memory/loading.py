@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import mmap
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from camshaft.backends.cpu.loaded import Packing
 from camshaft.formats.mapped import MappedFile
 from camshaft.formats.tensor import FileTensor
+from camshaft.process import ForkLock
 
 if TYPE_CHECKING:
     from camshaft.graph.graph import Source, Tensor
@@ -168,7 +168,7 @@ class Loading:
 
 
 _intervals: list[float] = []  # the normal interval, once per thread that needs the short one
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 @contextmanager
