@@ -94,7 +94,7 @@ def test_a_full_device_is_one_line_and_status_2(arguments: tuple[str, ...], tmp_
         )
     assert done.returncode == 2
     assert done.stderr.startswith("camshaft: ")
-    assert done.stderr.endswith("No space left on device\n")
+    assert done.stderr.endswith("no space left on device\n")
     assert done.stderr.count("\n") == 1
 
 

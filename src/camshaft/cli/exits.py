@@ -84,7 +84,8 @@ def status_of(run: Callable[[], object]) -> Any:
         return CLOSED_PIPE
     except OSError as error:
         discard_output()
-        print(f"camshaft: stdout: {error.strerror or error}", file=sys.stderr)
+        reason = error.strerror or str(error)
+        print(f"camshaft: stdout: {reason[:1].lower()}{reason[1:]}", file=sys.stderr)
         return FAILED
     finally:
         leave_on_interrupt()

@@ -245,7 +245,7 @@ def test_two_models_draft_for_each_other(lm: LanguageModel, twin: LanguageModel)
 @pytest.mark.full
 def test_what_cannot_draft_is_refused(lm: LanguageModel, tiny_folder: Path) -> None:
     with pytest.raises(
-        SettingError, match=r"speculate='twice': wanted 'ngram', an open camshaft.LanguageModel or None"
+        SettingError, match=r"speculate='twice': wanted 'auto', 'ngram', an open camshaft.LanguageModel or None"
     ):
         lm.generate(PROMPT, speculate="twice")
     with pytest.raises(SettingError, match="a batch got speculate='ngram'; wanted None"):

@@ -125,6 +125,7 @@ class Program:
             place = ((self.index * s.outputs + output + o) * s.out_rows + at.row) * s.out_columns + at.first
             for i in k.lanes(at.count):
                 self.out[place + i] = k.gather(self.sums, i, o)
+        k.barrier()  # before the next places' sums
 
     def part(self, at: Place, start: Number, stop: Number) -> None:
         """The sums over some channels, added to those of the channels before."""
