@@ -32,7 +32,7 @@ from tests.support.samples import (
 # Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
 # or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
 # one lane, so a tenth of such rows is tried there. `full` adds MORE; `soak` has all.
-MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 5}
+MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 4}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")

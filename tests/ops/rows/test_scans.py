@@ -114,14 +114,14 @@ def test_rows_of_whole_groups_are_scanned_as_each_alone(monkeypatch, name, rever
             np.testing.assert_allclose(together, computed(name, x, "scalar", reverse=reverse), rtol=2e-6, atol=1e-5)
 
 
-EXTREMES = [("f32", False), ("f32", True), ("f16", False), ("bf16", True)]
+EXTREMES = [("f32", False), ("f16", True), ("bf16", False)]
 
 
 @pytest.mark.parametrize(
     ("dtype", "reverse", "lengths"),
     [
         ("f32", True, (323,)),
-        *(full(dtype, reverse, (128, 143, 191, 323, 16_384 + 130)) for dtype, reverse in EXTREMES),
+        *(full(dtype, reverse, (128, 143, 16_384 + 130)) for dtype, reverse in EXTREMES),
     ],
 )
 def test_extremes_of_long_rows_have_the_bits_of_one_lane(monkeypatch, dtype, reverse, lengths):
