@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
-from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output
+from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output, reason_of
 from camshaft.cli.terminal import escaped, unescaped
 from camshaft.errors import CamshaftError, StoreError, count
 from camshaft.settings import setting
@@ -102,8 +102,7 @@ def _words(error: Exception) -> str:
     """The error's text; of a system call the file, if there is one, and the system's reason, without its number."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    reason = error.strerror[:1].lower() + error.strerror[1:]
-    return reason if error.filename is None else f"{error.filename}: {reason}"
+    return reason_of(error) if error.filename is None else f"{error.filename}: {reason_of(error)}"
 
 
 def _option(keyword: re.Match[str]) -> str:

@@ -23,6 +23,12 @@ def _leave(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
+def reason_of(error: OSError) -> str:
+    """The system's reason in the words of a message, without its number."""
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
+
+
 def leave_on_interrupt() -> None:
     """Let Ctrl-C end the process with status 130, without a word. Does nothing where Ctrl-C is ignored, as under nohup."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -84,8 +90,7 @@ def status_of(run: Callable[[], object]) -> Any:
         return CLOSED_PIPE
     except OSError as error:
         discard_output()
-        reason = error.strerror or str(error)
-        print(f"camshaft: stdout: {reason[:1].lower()}{reason[1:]}", file=sys.stderr)
+        print(f"camshaft: stdout: {reason_of(error)}", file=sys.stderr)
         return FAILED
     finally:
         leave_on_interrupt()

@@ -1,4 +1,4 @@
-"""Scans along rows by pairs of neighbours: 29 operations for the sums of 64 elements, none of which transposes.
+"""Scans along rows by pairs of neighbours, without transposing: 29 operations for the sums of 64 elements.
 
 In EACH registers of elements, each second lane is folded with the one before it. Of these pairs, shuffles within 128 bits pack
 the first and the second of every EACH neighbours into a register each. The fold of those two is the register of totals, and the

@@ -1,4 +1,4 @@
-"""A block of weights and of many tokens in scratch, for CPUs with AVX2 alone: how codes are multiplied, and their products.
+"""Codes of a block of weights and of many tokens in scratch memory, and their products, for CPUs with AVX2 alone.
 
 - Codes with a zero point become signed, and activations unsigned: q + 128. Their sum in 16 bits starts at -128 times the sum of
   the codes, the same for all tokens. It may wrap on its way: the sum of code q alone fits 16 bits.
