@@ -75,7 +75,7 @@ def test_hints_name_the_options_that_the_command_has(capsys: pytest.CaptureFixtu
 
     with pytest.raises(typer.Exit):
         run()
-    wanted = "camshaft: Sampling --top-p=2: raise --context, use --raw, or raise sessions= (or --context).\n"
+    wanted = "camshaft: --top-p=2: raise --context, use --raw, or raise sessions= (or --context).\n"
     assert capsys.readouterr().err == wanted
     with pytest.raises(typer.Exit):
         fail(ContextError("raise context="))

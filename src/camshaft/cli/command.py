@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # A keyword of the library in a message: `raw=True`, `context=`, `top_p=2`.
 _KEYWORD = re.compile(r"\b([a-z_]+)=(?:True\b|(?=(\S?)))")
+# The class of the library whose field an option is.
+_OWNER = re.compile(r"^(?:GenerateOptions|Sampling) (?=--)")
 _MOVE = "CAMSHAFT_CACHE_DIR"
 
 
@@ -95,7 +97,7 @@ def one_line(error: Exception, options: Iterable[str] = ()) -> str:
     The library's hints name keywords (`raise context=`); those that are `options` of the command become its options."""
     text = " ".join(_words(error).split()) or type(error).__name__
     known = frozenset(options)
-    return _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text)
+    return _OWNER.sub("", _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text))
 
 
 def _words(error: Exception) -> str:

@@ -135,14 +135,14 @@ def test_end_tokens_that_are_ignored_are_never_drawn(cli: Any, lm: Any, model_fi
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("--mirostat 1", "Sampling --mirostat=1: wanted 2, or 0 for none; version 1 is not supported"),
-        ("--typical 0", "Sampling --typical-p=0.0: wanted a number above 0 and up to 1"),
-        ("--xtc-threshold 2", "Sampling --xtc-threshold=2.0: wanted a number from 0 to 1"),
+        ("--mirostat 1", "--mirostat=1: wanted 2, or 0 for none; version 1 is not supported"),
+        ("--typical 0", "--typical-p=0.0: wanted a number above 0 and up to 1"),
+        ("--xtc-threshold 2", "--xtc-threshold=2.0: wanted a number from 0 to 1"),
         ("--logit-bias 5", "--logit-bias '5'; wanted TOKEN+BIAS or TOKEN-BIAS, such as 15043+1.5 or 15043-inf"),
         ("--logit-bias 5+x", "--logit-bias '5+x'; wanted TOKEN+BIAS or TOKEN-BIAS, such as 15043+1.5 or 15043-inf"),
         (
             "--mirostat 2 --repeat-penalty 2",
-            "Sampling --repeat-penalty=2.0 with --mirostat=2: wanted one of them; mirostat",
+            "--repeat-penalty=2.0 with --mirostat=2: wanted one of them; mirostat",
         ),
     ],
 )
