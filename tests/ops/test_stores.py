@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from camshaft import ops
 from camshaft.backends.cpu.device import cpu_device
+from camshaft.dtypes import as_dtype
 from camshaft.emit.llvm.module import emit
 from camshaft.lang import kernel
 from camshaft.ops.elementwise.chains import chain
 from camshaft.ops.kernels import blocks
-from camshaft.ops.op import Sample
+from camshaft.ops.matmul.blocks import block_sizes
+from camshaft.ops.op import NodeSpec, Sample
+from camshaft.ops.spec import TensorSpec
 from camshaft.validation.run import UNALIGNED_NAN, run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.compilers.cross import CrossTarget, assembly_for
@@ -65,6 +69,63 @@ def test_what_caches_hold_and_what_may_be_short_is_not_streamed():
     node = node_of(OPS["rms_norm"], Sample("", (x, w), {"eps": 1e-5}))
     assert blocks.streams(node, device)
     assert not blocks.streams(node, cpu_device("scalar"))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(65, 16, 128), (30, 130, 256), (12, 40, 192), (13, 33, 96), (12, 16, 72)])
+def test_products_are_the_same_written_around_the_caches_or_not(shape, dtype, monkeypatch):
+    """Whole and partial tiles of rows, one part of the depth and two, columns that are whole panels and others."""
+    m, k, n = shape
+    rng, op, device = np.random.default_rng(n), ops.get("matmul"), cpu_device("simd")
+    inputs = tuple(rng.normal(size=size).astype(dtype) for size in ((m, k), (k, n)))
+    node, values = node_of(op, Sample("", inputs)), {"part": 128, "block": 32, "group": 64}
+    for variant in (v for v in op.variants if v.name in ("blocked", "bf16_dot") and v.supports(node, device) is None):
+        found = []
+        for least in (0, 1 << 60):
+            monkeypatch.setattr(block_sizes, "PAST_CACHES_NBYTES", least)
+            for memory_fill in ((), (UNALIGNED_NAN,)):
+                chosen = variant.with_values(values)
+                found += run_variant(chosen, node, device, inputs, {}, *memory_fill)
+        assert len({out.tobytes() for out in found}) == 1
+        checked = check_sample(op, chosen, device, Sample("", inputs))
+        assert checked.max_error <= checked.tolerance
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "is_streamed"),
+    [
+        ((4096, 16, 4096), "f32", True),
+        ((4096, 16, 4096), "bf16", True),
+        ((1024, 64, 1024), "f32", False),  # a cache holds it
+        ((4096, 16, 4095), "f32", False),  # rows begin within a line
+        ((4096, 4096, 4096), "f32", False),  # later parts of the depth read it
+        ((4096, 4096, 4096), "f16", True),  # sums of parts wait in scratch
+    ],
+)
+def test_large_products_that_are_written_once_in_whole_lines_go_around_the_caches(shape, dtype, is_streamed):
+    m, k, n = shape
+    specs = TensorSpec((m, k), as_dtype(dtype)), TensorSpec((k, n), as_dtype(dtype))
+    op = ops.get("matmul")
+    (blocked,) = (v for v in op.variants if v.name == "blocked")
+    build = blocked.build(NodeSpec(specs, op.infer(specs, {}), {}), cpu_device("simd"))
+    assert build.launches[-1].constants["streamed"] == is_streamed
+
+
+@kernel
+def vectors_doubled(k, x, out, *, n, width):
+    row = k.program(0)
+    for c in k.range(0, n, width):
+        k.store_vector(out, k.load_vector(x, row, c, width=width) * 2.0, row, c, streamed=True)
+
+
+@pytest.mark.parametrize(("dtype", "width", "goes_around"), [("f32", 16, True), ("bf16", 16, True), ("bf16", 8, False)])
+def test_vectors_of_half_a_line_and_more_go_around_the_caches(dtype, width, goes_around):
+    x = np.arange(3 * 64).reshape(3, 64).astype(as_dtype(dtype).numpy)
+    (out,) = agree(vectors_doubled, [x, np.zeros_like(x)], grid=(3,), n=64, width=width)
+    np.testing.assert_array_equal(out, 2 * x)
+    target, lanes, _ = CPUS["AVX-512"]
+    traced = trace(vectors_doubled, [x, x], grid=(3,), n=64, width=width)
+    assert ("vmovnt" in assembly_for(target, emit(traced, target.at(lanes), "kernel"))) == goes_around
 
 
 @kernel

@@ -108,11 +108,14 @@ def store(ctx: Context, item: ir.Store) -> None:
     name = stored_form(ctx.typed(item.value.dtype, n), name, array.dtype)
     if width:
         mask = _count_mask(ctx, ctx.reps[item.count] if item.count is not None else None, n)
-        store_vector(ctx, array, at, name, n, mask)
+        if item.streamed and mask is None and at.is_scalar and _may_stream(ctx, array, at, n, pieces=2):
+            _store_streamed(ctx, array, at, name, n)
+        else:
+            store_vector(ctx, array, at, name, n, mask)
     elif at.is_scalar:
         store_vector(ctx, array, at, name, 0, None)
     elif at.affine is not None and at.affine.is_contiguous:
-        if item.streamed and _may_stream(ctx, array, at.affine.base, n):
+        if item.streamed and ctx.mask is None and _may_stream(ctx, array, at.affine.base, n):
             _store_streamed(ctx, array, at.affine.base, name, n)
         else:
             store_vector(ctx, array, at.affine.base, name, n, ctx.mask)
@@ -146,10 +149,11 @@ def store_vector(ctx: Context, array: ir.Array, at: Rep, value: str, n: int, mas
     ctx.call(name, "void", (wide, value), *start, _mask_operand(ctx, mask, n))
 
 
-def _may_stream(ctx: Context, array: ir.Array, at: Rep, n: int) -> bool:
-    """Whether the store writes whole cache lines, if the array starts at one."""
+def _may_stream(ctx: Context, array: ir.Array, at: Rep, n: int, pieces: int = 1) -> bool:
+    """Whether the store writes whole cache lines, or one of so many pieces of a line, if the array starts at a line."""
     nbytes, line = memory_dtype(array.dtype).nbytes, ctx.target.stream_nbytes
-    return line > 0 and ctx.mask is None and n * nbytes % line == 0 and at.multiple * nbytes % line == 0
+    piece = min(line, max(line // pieces, n * nbytes))
+    return line > 0 and n * nbytes % piece == 0 and at.multiple * nbytes % piece == 0
 
 
 def _store_streamed(ctx: Context, array: ir.Array, at: Rep, value: str, n: int) -> None:
@@ -164,7 +168,8 @@ def _store_streamed(ctx: Context, array: ir.Array, at: Rep, value: str, n: int) 
     aligned = ctx.line(f"icmp eq i64 {ctx.line(f'and i64 {start}, {line - 1}')}, 0")
     around, through, done = ctx.label("around"), ctx.label("through"), ctx.label("done")
     ctx.write(f"br i1 {aligned}, label %{around}, label %{through}")
-    for label, how in ((around, f"align {line}, !nontemporal !0"), (through, f"align {dtype.nbytes}")):
+    aligned_to = min(line, n * dtype.nbytes)
+    for label, how in ((around, f"align {aligned_to}, !nontemporal !0"), (through, f"align {dtype.nbytes}")):
         ctx.open(label)
         ctx.write(f"store {typ} {value}, ptr {address}, {how}")
         ctx.write(f"br label %{done}")

@@ -75,11 +75,16 @@ class MemoryMethods(Arithmetic):
         """Load `width` consecutive elements from array[indices] on; with `count`, only that many (the rest are 0)."""
         return self.load(array, indices, width, count=count)
 
-    def store_vector(self, array: Array, value: ir.Value, *indices: Number, count: Number | None = None) -> None:
-        """Store an explicit vector to array[indices], [.. + 1], ...; with `count`, only that many elements."""
+    def store_vector(
+        self, array: Array, value: ir.Value, *indices: Number, count: Number | None = None, streamed: bool = False
+    ) -> None:
+        """Store an explicit vector to array[indices], [.. + 1], ...; with `count`, only that many elements.
+
+        `streamed` is as in `stream`; the store of half a cache line is followed by that of the other half.
+        """
         if not value.width:
             raise self.fail("store_vector wants an explicit vector")
-        self.store(array, indices, value, count=count)
+        self.store(array, indices, value, count=count, streamed=streamed)
 
     def prefetch(self, array: Array, *indices: Number, near: bool = True) -> None:
         """Hint that array[indices] will be read soon (L1 cache) or, without `near`, later (L2 cache)."""

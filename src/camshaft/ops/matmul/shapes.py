@@ -78,7 +78,7 @@ class Matrices:
 class Blocks(Matrices):
     """The sizes of a product in blocks: rows of a tile and how many tiles have all of these (`tall`), vectors of a panel, tiles
     and panels of a program, depth of a step. If `even` is not 0 the columns are so many even panels of `vectors` vectors or one
-    less, one for each program."""
+    less, one for each program. `streamed`: whether nontemporal stores write the result."""
 
     tile: int
     tall: int
@@ -87,6 +87,7 @@ class Blocks(Matrices):
     panels: int
     part: int
     even: int = 0
+    streamed: bool = False
 
     @property
     def all_vectors(self) -> int:

@@ -11,6 +11,7 @@ from camshaft.ops import op as ops
 from camshaft.ops.matmul.blocks.bf16 import in_words_of
 from camshaft.ops.matmul.blocks.bf16_panels_kernel import multiply_panels, slots_of
 from camshaft.ops.matmul.blocks.bf16_tiles_kernel import multiply_tiles, multiply_tiles_in_parts, pack_tiles
+from camshaft.ops.matmul.blocks.block_sizes import PAST_CACHES_NBYTES
 from camshaft.ops.matmul.blocks.unit_panels import SIDE, STEP, WORDS, even_part, without_tiles
 from camshaft.ops.matmul.shapes import Sizes, result_of, sizes_of
 from camshaft.ops.spec import TensorSpec, bound
@@ -24,9 +25,6 @@ BLOCKS, BLOCK = (0, 8, 12, 16, 20, 32, 64), 16
 # a is packed if its rows lie a multiple of 2 KiB apart, for so many columns and rows: 2048 cubed is 1.12 times as fast,
 # 1024 and 2016 cubed 0.9 times (Emerald Rapids).
 ALIASED, TILED_COLUMNS, TILED_ROWS = 1024, 2048, 512
-# Bytes of a result, and of tiles of a, that nontemporal stores write: 2048 cubed is 1.08 times as fast. Not if the depth has
-# parts, which read the result again: 4096 cubed is 1.07 times as fast without.
-STREAMED_NBYTES = 16 << 20
 # Multiply-adds from which there are two programs, though each reads all of a.
 SHARED_WORK = 4e6
 
@@ -98,11 +96,12 @@ def tiled_build(s: Sizes, values: ops.Values, a: ops.Operand, b: ops.Operand, re
     tiles = TensorSpec((s.a_matrices * -(-rows // SIDE), steps, SIDE, WORDS), u32)
     partial = TensorSpec((s.matrices * rows, s.columns), f32)
     grid = ops.Cells(s.a_matrices), ops.Cells(s.rows, SIDE)
-    sizes = {"rows": rows, "steps": steps, "streamed": tiles.nbytes >= STREAMED_NBYTES}
+    sizes = {"rows": rows, "steps": steps, "streamed": tiles.nbytes >= PAST_CACHES_NBYTES}
     pack = ops.Launch(pack_tiles, (a, ops.scratch(0, "write")), grid, sizes, s.extents)
     product = launch_of(s, values, ops.scratch(0, "read"), b)
     part = even_part(steps, values["part"])
-    streamed = result == f32 and part == steps and partial.nbytes >= STREAMED_NBYTES
+    # 2048 cubed is 1.08 times as fast. Parts of the depth read the result again: 4096 cubed is 1.07 times as fast without.
+    streamed = result == f32 and part == steps and partial.nbytes >= PAST_CACHES_NBYTES
     constants = {**product.constants, "block": even_part(part, values["block"]), "streamed": streamed}
     if part == steps or result == f32:
         return ops.Build((pack, replace(product, kernel=multiply_tiles, constants=constants)), (tiles,))

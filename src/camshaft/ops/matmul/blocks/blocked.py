@@ -23,6 +23,7 @@ from camshaft.ops.matmul.blocks.block_sizes import (
     STREAMED_GROUP,
     STREAMED_PART,
     WAITING_NBYTES,
+    is_written_past_caches,
     may_be_streamed,
     measured_on,
     part_of,
@@ -140,9 +141,14 @@ def blocks_of(s: Sizes, values: ops.Values, result: DType) -> tuple[dict[str, Co
     if result != f32 and s.depth > part:
         panels = min(panels, _most_panels(values, part))
     blocks = {"tile": tile, "tall": tall, "vectors": vectors, "block": block, "panels": panels, "part": part}
+    past_caches = is_written_past_caches(s, vectors, part, result)
     by_rows = ops.Cells(s.rows, block * tile) if s.extents else ops.Cells(n_tiles, block)
     # rows vary fastest, so that a worker's range spans few groups of columns
-    return {**blocks, **s.constants()}, (ops.Cells(s.matrices), ops.Cells(n_panels, panels), by_rows)
+    return {**blocks, "streamed": past_caches, **s.constants()}, (
+        ops.Cells(s.matrices),
+        ops.Cells(n_panels, panels),
+        by_rows,
+    )
 
 
 TUNABLES = ops.Tunables(

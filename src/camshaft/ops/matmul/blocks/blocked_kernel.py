@@ -67,6 +67,7 @@ def multiply(
         b_row=s.b(index) * b_rows,
         out_row=index * s.rows,
         columns=s.columns,
+        streamed=s.streamed,
         **arrays,
     )
     if not s.even:

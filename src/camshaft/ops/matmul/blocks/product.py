@@ -41,7 +41,7 @@ class Product:
     """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
     `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` is a copy of a panel's part of b. If `ahead`
     is not 0, so many rows of a packed panel are prefetched ahead, and the next panel; a program has `block` tiles of rows.
-    `is_even`: no panel has vectors outside the columns."""
+    `is_even`: no panel has vectors outside the columns. `streamed`: nontemporal stores write the result."""
 
     k: Tracer
     a: Array
@@ -62,6 +62,7 @@ class Product:
     ahead: int = 0
     block: int = 0
     is_even: bool = False
+    streamed: bool = False
 
     def panel(self, p: Value) -> Columns:
         """Returns the panel that starts at column p."""
@@ -141,7 +142,7 @@ class Product:
     def tile(self, t: Value, height: int, p: Value, part: Part) -> None:
         """Computes a register tile: `height` rows of a times a panel of b, over a part of the depth."""
         k, at = self.k, self.panel(p)
-        if self.sums is None or part.is_last:
+        if self.fetches(part):
             with k.when(t == self.first) if self.spreads else nullcontext():
                 self.fetch_result(t, height, at)
         for i, line in enumerate(self.tile_sums(t, self.factors(t, height), at, p, part)):
@@ -149,6 +150,10 @@ class Product:
             active = self.tiles.active
             with nullcontext() if active is None else k.when(row < active):
                 self.store(row, p, at, values, part)
+
+    def fetches(self, part: Part) -> bool:
+        """Whether a tile's lines of the result are prefetched."""
+        return not self.streamed and (self.sums is None or part.is_last)
 
     @property
     def spreads(self) -> bool:
@@ -178,7 +183,7 @@ class Product:
             if self.ahead:
                 self.fetch(t, p, d, part)
             weights = self.weights(at, p, start, d)
-            if self.spreads and (self.sums is None or part.is_last):
+            if self.spreads and self.fetches(part):
                 self.fetch_next_result(t, len(rows), at, d)
             for row, line in zip(rows, sums, strict=True):
                 x = self.a[row, start + d] if self.left is None else self.left[row, d]
@@ -207,7 +212,7 @@ class Product:
                 value = k.load_vector(array, *place, width=WIDTH, count=count) + value
             if part.is_last:
                 array, place, count = self.out, (self.out_row + row, s), n
-            k.store_vector(array, value, *place, count=count)
+            k.store_vector(array, value, *place, count=count, streamed=self.streamed and part.is_last)
 
     def multiply(self, p: Value, part: Part) -> None:
         """Multiplies all row tiles of the program with one panel."""
