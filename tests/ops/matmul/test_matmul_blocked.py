@@ -15,6 +15,7 @@ from camshaft.graph import functions
 from camshaft.graph.graph import Graph
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import signature
+from camshaft.ops.matmul import skinny
 from camshaft.ops.matmul.blocks import blocked
 from camshaft.ops.matmul.blocks.bf16 import BF16_DOT
 from camshaft.ops.matmul.blocks.blocked import BLOCKED
@@ -22,6 +23,7 @@ from camshaft.ops.matmul.matmul import OP
 from camshaft.ops.spec import TensorSpec
 from camshaft.plan.compile import compile
 from camshaft.validation.cases import kinds_of
+from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from camshaft.validation.worker import samples_of
 from tests.support.compilers.cross import CrossTarget, assembly_for
@@ -69,6 +71,20 @@ def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
         with compile(graph, threads=threads, backend="simd") as plan:
             found.append(plan.run(a=given.inputs[0], b=given.inputs[1])["y"].tobytes())
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 1024), (3, 21, 2100), (2, 9, 1500), (1, 8, 5000)])
+@pytest.mark.parametrize("group", [256, 2048])
+def test_few_rows_read_by_pages_have_the_same_bits(shape, group, monkeypatch) -> None:
+    """Columns that are whole pages and others, and depths that are not whole steps."""
+    given, device, found = sample(*shape, np.float32), cpu_device("simd"), []
+    chosen = VARIANTS["skinny"].with_values({"group": group})
+    for least in (0, 1 << 60):
+        monkeypatch.setattr(skinny, "PAGED_NBYTES", least)
+        checked = check_sample(OP, chosen, device, given)
+        assert checked.max_error <= checked.tolerance
+        found += run_variant(chosen, node_of(OP, given), device, given.inputs)
+    assert found[0].tobytes() == found[1].tobytes()
 
 
 @pytest.mark.parametrize("kinds", ["f32/rows,f32/rows", "bf16/rows,bf16/rows"])
