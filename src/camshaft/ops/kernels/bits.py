@@ -1,4 +1,4 @@
-"""Bits of 16-bit floats: operands that kernels only move, and words of two bf16 for matrix units of CPUs.
+"""Bits of floats: 16-bit operands that kernels only move, words of two bf16 for matrix units of CPUs, floats as integers.
 
 A float loaded as f32 and rounded back loses the payload of a NaN, and on GPUs that flush them its subnormals.
 """
@@ -6,6 +6,8 @@ A float loaded as f32 and rounded back loses the payload of a NaN, and on GPUs t
 from __future__ import annotations
 
 from dataclasses import replace
+
+import numpy as np
 
 from camshaft.dtypes import DType, bf16, f16, f32, u16, u32
 from camshaft.lang import Tracer, Value, greater
@@ -44,6 +46,12 @@ def cut_pair(k: Tracer, low: Value, high: Value) -> Value:
 def rest(k: Tracer, x: Value) -> Value:
     """Returns x less its bf16: with both as bf16, x has 16 bits of precision."""
     return x - k.bitcast((k.bitcast(x, u32) + HALF) & HIGH, f32)
+
+
+def ordered(k: Tracer, value: Value, dtype: DType) -> Value:
+    """Returns a float's integer in the order of floats, but of NaN; and from such an integer's bits the float's."""
+    bits = k.bitcast(value, dtype)
+    return bits ^ ((bits >> (dtype.bits - 1)) & int(np.iinfo(dtype.numpy).max))
 
 
 # 2^r for |r| <= 1/2 by descending powers of r, with the smallest maximum relative error: 7.5e-5

@@ -76,12 +76,11 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
     return None
 
 
-def row_lanes(columns: int, target: ops.Target) -> int | None:
-    """Returns the lanes for a reduction over a row: four vectors on a CPU if the row has 16 or more, so that sums overlap;
-    else as `row_threads`."""
-    return (
-        4 * target.lanes if target.backend == "simd" and columns >= 16 * target.lanes else row_threads(columns, target)
-    )
+def row_lanes(columns: int, target: ops.Target, vectors: int = 4) -> int | None:
+    """Returns the lanes for a reduction over a row: so many vectors on a CPU if the row has 16 or more, so that sums overlap; else
+    as `row_threads`."""
+    is_long = target.backend == "simd" and columns >= 16 * target.lanes
+    return vectors * target.lanes if is_long and vectors > 1 else row_threads(columns, target)
 
 
 def row_threads(columns: int, target: ops.Target) -> int | None:

@@ -64,13 +64,13 @@ def row_op(
     to: bool = False,
     rank: int | None = None,
     gives: str = "rc",
-    several_vectors: bool = True,
+    vectors: int = 4,
     sizes: tuple[str, ...] = (),
     dtypes: tuple[DType, ...] = (f32,),
     special: Callable[[], Iterable[ops.Sample]] = lambda: (),
     **fields: Any,
 ) -> ops.Op:
-    """The Op of a row-wise kernel; the parameters of RowOp (`gives` as words: "rc r"), `several_vectors` and `sizes` (of
+    """The Op of a row-wise kernel; the parameters of RowOp (`gives` as words: "rc r"), `vectors` and `sizes` (of
     `launch`), samples besides the common ones (`special`), and other fields of Op. ValueError for results of other axes, or a
     kernel without `inner` for any rank."""
     attributes, numbers = fields.get("parameters", ANY).attributes, {**(positive or {}), **(finite or {})}
@@ -87,7 +87,7 @@ def row_op(
         return results(row, specs, attrs)
 
     def build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
-        return launch(row, kernel, node, target, several_vectors, sizes)
+        return launch(row, kernel, node, target, vectors, sizes)
 
     infer.__module__ = kernel.function.__module__  # where a child process finds an op that is not camshaft's own
     return ops.Op(
@@ -155,9 +155,9 @@ def _constants_of(kernel: Kernel) -> tuple[str, ...]:
 
 
 def launch(
-    row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, several_vectors: bool, sizes: tuple[str, ...]
+    row: RowOp, kernel: Kernel, node: ops.NodeSpec, target: ops.Target, vectors: int, sizes: tuple[str, ...]
 ) -> ops.Build:
-    """One launch with a program per row, on a CPU with four vectors at once where rows are long and `several_vectors`. `sizes`:
+    """One launch with a program per row, on a CPU with `vectors` at once where rows are long. `sizes`:
     ("dim",) if the kernel may take it at run time.
 
     The kernel takes the arrays of inputs and results, and those of these constants that it names: `dim`, the columns; `inner`,
@@ -176,7 +176,7 @@ def launch(
     known |= {"streams": streams, "prefetch": target.backend == "simd"}
     named = _constants_of(kernel)
     grid = (ops.Cells(rows), ops.Cells(inner)) if "inner" in named else (ops.Cells(rows),)
-    width = (blocks.row_lanes if several_vectors else blocks.row_threads)(dim, target)
+    width = blocks.row_lanes(dim, target, vectors)
     constants = {name: known[name] for name in named}
     # Whether a row is whole cache lines decides how it is stored, if it is stored past the caches.
     at_run_time = () if streams else sizes

@@ -52,6 +52,7 @@ OP = row_op(
     formula="y = x - max(x) - log(sum(exp(x - max(x))))",
     parameters=Parameters("x"),
     kernel=one_row_per_program,
+    vectors=2,
     sizes=("dim",),
     inputs={"x": "rc"},
     dtypes=FLOATS,

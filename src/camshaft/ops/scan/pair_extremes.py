@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from camshaft.dtypes import DType, i32
 from camshaft.lang import ir
 from camshaft.lang.tracing.tracer import Variable
+from camshaft.ops.kernels.bits import ordered
 from camshaft.ops.reduce.frame import combine, start_of
 from camshaft.ops.scan.pairs import Group, PairScan, Results
-from camshaft.ops.scan.row_scan import ordered, stored, wide
+from camshaft.ops.scan.row_scan import stored, wide
 
 # The integers of the infinities.
 _LEAST, _MOST = -0x7F800001, 0x7F800000

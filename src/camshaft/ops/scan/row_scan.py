@@ -17,6 +17,7 @@ import numpy as np
 from camshaft.dtypes import DTYPES, DType, i32, u32, u64
 from camshaft.lang import Array, Tracer, ir
 from camshaft.lang.tracing.tracer import Variable
+from camshaft.ops.kernels.bits import ordered
 from camshaft.ops.reduce.frame import combine, narrowed, start_of
 
 # Groups of a block, where no lane shares: the chain of carries takes one addition for each block.
@@ -64,12 +65,6 @@ def _key(k: Tracer, value: ir.Value, dtype: DType, kind: str) -> ir.Value:
     quiet = infinity | infinity >> 1 & ~infinity
     nan = quiet if kind == "max" else ~quiet
     return k.select((k.bitcast(value, dtype) & most) > infinity, k.const(nan, dtype), ordered(k, value, dtype))
-
-
-def ordered(k: Tracer, value: ir.Value, dtype: DType) -> ir.Value:
-    """A float's integer in the order of floats, but of NaN."""
-    bits = k.bitcast(value, dtype)
-    return bits ^ ((bits >> (dtype.bits - 1)) & int(np.iinfo(dtype.numpy).max))
 
 
 @dataclass(frozen=True)
