@@ -37,6 +37,20 @@ def test_a_row_that_is_masked_whole_gives_zeros(mask: np.ndarray) -> None:
     assert not cs.scale_mask_softmax(x, mask).any()
 
 
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("columns", [15, 255, 256, 576, 1000])
+def test_a_rows_maximum_is_found_wherever_it_is_and_whatever_its_sign(op: str, columns: int) -> None:
+    """Values so far apart that any other element in its place would overflow, or give a row of zeros."""
+    x = np.linspace(-2e4, -1e3, 4 * columns, dtype=np.float32).reshape(4, columns)
+    x[1] = np.where(np.arange(columns) % 2, -0.0, 0.0)
+    x[2] += 3e4
+    x[3, 3:] = -np.inf
+    for shift in (0, 1, columns // 2, columns - 1):
+        given = np.roll(x, shift, axis=1)
+        checked = check_sample(ops.get(op), ops.get(op).variants[0], cpu_device("simd"), Sample("", (given,)))
+        assert checked.max_error <= checked.tolerance
+
+
 def test_16_bit_powers_of_a_softmax_are_rounded_once() -> None:
     x = RNG.normal(size=(2, 40)).astype(np.float16)
     powers = np.exp(x.astype(np.float64) - x.astype(np.float64).max(-1, keepdims=True))

@@ -77,8 +77,8 @@ def _refusal(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> str 
 
 
 def row_lanes(columns: int, target: ops.Target, vectors: int = 4) -> int | None:
-    """Returns the lanes for a reduction over a row: so many vectors on a CPU if the row has 16 or more, so that sums overlap; else
-    as `row_threads`."""
+    """Returns the lanes for a reduction over a row: so many vectors on a CPU if the row has 16 or more, so that sums overlap;
+    else as `row_threads`."""
     is_long = target.backend == "simd" and columns >= 16 * target.lanes
     return vectors * target.lanes if is_long and vectors > 1 else row_threads(columns, target)
 
