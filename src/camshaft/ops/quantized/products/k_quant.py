@@ -55,7 +55,7 @@ def nested_totals(
         for i in k.range(SUPER):
             b = s * SUPER + i
             if ahead:
-                weights.prefetch(mine.tile, b, ahead)
+                weights.prefetch(mine.tile, b, ahead, len(totals))
             add_block(x, weights, mine, tokens, blocks, b, steps, parts)
         for total, part in zip(totals, parts, strict=True):
             total.set(k.fma(steps.scale, part.value, total.value))

@@ -128,7 +128,7 @@ def _q8_totals(
     keeps_steps = len(totals) == 1 and mine.count <= ROWS  # a GPU's thread has no registers for them
     for b, (own,) in k_quant.in_steps(weights, [mine], blocks, 1, keeps_steps):
         if ahead:
-            weights.prefetch(mine.tile, b, ahead)
+            weights.prefetch(mine.tile, b, ahead, len(totals))
         add_block(x, own, mine, tokens, blocks, b, totals)
     return totals
 

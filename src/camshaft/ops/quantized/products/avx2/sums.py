@@ -166,7 +166,7 @@ class _Block:
 def _block(tile: Tile, b: Value, unpacked: Array | None) -> _Block:
     """Unpacks a block, into scratch unless it is used once."""
     if tile.ahead:
-        tile.weights.prefetch(tile.mine.tile, b, tile.ahead)
+        tile.weights.prefetch(tile.mine.tile, b, tile.ahead, tile.step)
     words = tile.weights.code_words(tile.mine.load, b)
     if tile.is_signed:
         words = [word ^ SIGNED for word in words]
