@@ -135,7 +135,7 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(raw_gguf())
     (tmp_path / "mine").chmod(0)
-    assert "cannot be read: Permission denied" in refused(tmp_path / "mine")
+    assert "cannot be read: permission denied" in refused(tmp_path / "mine")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such names there")

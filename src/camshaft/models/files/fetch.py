@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from camshaft.errors import DownloadError
+from camshaft.errors import DownloadError, reason_of
 from camshaft.store.file_lock import work_folder
 
 Progress = Callable[[int, int], None]
@@ -30,7 +30,7 @@ def workspace(folder: Path) -> Iterator[Path]:
         with work_folder(folder, _PREFIX) as made:
             yield made
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise DownloadError(f"cannot write in {folder}: {reason} (CAMSHAFT_CACHE_DIR moves the cache)") from error
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from camshaft.errors import FormatError, ModelError
+from camshaft.errors import FormatError, ModelError, reason_of
 from camshaft.formats.mapped import shown_value
-from camshaft.store.files import reason
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
 
@@ -102,7 +101,7 @@ def lines_of(path: str | os.PathLike[str]) -> Iterator[tuple[int, int, bytes]]:
                     yield number, start, line
                 start += len(line)
     except OSError as error:
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {reason(error)}") from None
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {reason_of(error)}") from None
     if is_empty:
         raise FormatError(f"{os.fspath(path)}: has no line; wanted one JSON object a line")
 
