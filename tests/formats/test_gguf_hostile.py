@@ -27,7 +27,7 @@ def strings(*values: bytes, count: int | None = None) -> bytes:
 BIG_ENDIAN = b"GGUF" + struct.pack(">IQQ", 3, 0, 0)
 F32_32 = bytes(128)  # the data of one tensor of 32 floats
 CASES = {
-    "wrong magic": (b"ABCD" + bytes(60), "begins with b'ABCD'; wanted a GGUF file"),
+    "wrong magic": (b"ABCD" + bytes(60), "is not a GGUF file: begins with b'ABCD', not b'GGUF'"),
     "old file": (b"tjgg" + bytes(60), "a GGJT file, which is older than GGUF"),
     "web page": (b"<!DOCTYPE html>", "a web page"),
     "pointer": (b"version https://git-lfs", "a Git LFS pointer"),

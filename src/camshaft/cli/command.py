@@ -105,8 +105,9 @@ def one_line(error: Exception, options: Iterable[str] = ()) -> str:
 
 def _words(error: Exception) -> str:
     """The error's text; of a system call the file, if there is one, and the system's reason, without its number."""
-    is_of_file = isinstance(error, OSError) and error.strerror and error.filename is not None
-    return f"{error.filename}: {reason_of(error)}" if is_of_file else reason_of(error)
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {reason_of(error)}"
+    return reason_of(error)
 
 
 def _option(keyword: re.Match[str]) -> str:

@@ -110,7 +110,10 @@ def object_of(where: str, line: bytes) -> dict[str, Any]:
     """The object of a line. Some editors put a byte order mark before the first one."""
     try:
         given = json.loads(line.decode("utf-8-sig"))
-    except ValueError as error:  # UnicodeDecodeError is one
+    except json.JSONDecodeError as error:
+        what = f"is not JSON ({error.msg.lower()} at column {error.colno})"
+        raise FormatError(f"{where}: {what}; wanted a JSON object in UTF-8") from None
+    except UnicodeDecodeError as error:
         raise FormatError(f"{where}: {error}; wanted a JSON object in UTF-8") from None
     except RecursionError:
         raise FormatError(f"{where}: is nested too deeply; wanted a JSON object") from None
