@@ -4,7 +4,7 @@ import re
 from collections.abc import Container
 
 # A hint of a message, `: shorten it or raise context=`, with its ways: a keyword of the library is one that has no value.
-_HINT = re.compile(r"(: |; | \()([^:;()'\"]*?\b[a-z_]+=(?:True\b|(?=[,:;.) ]|$))[^:;()'\"]*+)(?!['\"])(\)?)")
+_HINT = re.compile(r"(: |; | \()([^:;()'\"]*?\b[a-z_]+=(?:True\b|(?=[,:;.)]*(?: |$)))[^:;()'\"]*+)(?!['\"])(\)?)")
 _NEXT_WAY = re.compile(r",? or (?=(?:\w+ )?[a-z_]+=)|, (?=(?:\w+ )?[a-z_]+=)")
 _WAY = re.compile(r"(\w+ )?\b([a-z_]+)=")
 

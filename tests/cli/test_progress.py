@@ -101,6 +101,7 @@ def test_a_hint_keeps_the_ways_that_its_reader_has() -> None:
         "no template; use raw=True to give it plain text": "no template",
         "a window (lower batch=, raise micro_batches=, or lower length=) of it": "a window of it",
         "'x' has no sum; give pooling= one of cls, mean": "'x' has no sum",
+        "there is no such file: a/b=.gguf": "there is no such file: a/b=.gguf",
         "top_p=2: wanted 'a: b= c' or less": "top_p=2: wanted 'a: b= c' or less",
     }
     assert {text: hints_for(text) for text in said} == said
