@@ -1,4 +1,4 @@
-"""This process: its cores and worker threads, a pause of its garbage collector, and state that is reset in a forked child.
+"""This process: its cores and threads, a pause of its garbage collector, children that end with it, and state that a fork resets.
 
 In a child, locks that other threads of the parent may have held are free, and the work of those threads is forgotten.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,6 +93,10 @@ def awaited(lock: L) -> L:
     return lock
 
 
+# Held while something is made, or ended, that a forked child is told of. The first of these locks, so that any other may be held.
+unforked = awaited(threading.RLock())
+
+
 def _in_child() -> None:
     for each in list(_all.values()):
         each.renew()
@@ -99,6 +104,25 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+# Linux sends a child this signal when the thread that started it ends; elsewhere it ends when it next reads its stdin.
+_END_WITH_PARENT = """import ctypes, os, runpy, signal, sys
+parent, module = sys.argv[1:3]
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(parent):  # it has ended
+    os._exit(1)
+sys.argv[:] = [module, *sys.argv[3:]]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def python_child(module: str, *arguments: str) -> list[str]:
+    """The command of a child process `python -m MODULE ARGUMENTS` that ends when this one does, also by a signal and while
+    native code runs. The thread that starts it waits for it."""
+    if sys.platform != "linux":
+        return [sys.executable, "-m", module, *arguments]
+    return [sys.executable, "-c", _END_WITH_PARENT, str(os.getpid()), module, *arguments]
 
 
 def available_cores() -> int:

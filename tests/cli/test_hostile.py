@@ -35,7 +35,7 @@ def _header_only(model: bytes) -> bytes:
 
 DAMAGES: dict[Callable[[bytes], bytes], str] = {
     _empty: "the file is empty",
-    _another: "wanted a GGUF file",
+    _another: "is not a GGUF file",
     _truncated: "truncated",
     _header_only: "cannot hold so many",
 }

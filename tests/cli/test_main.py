@@ -101,6 +101,11 @@ def test_every_command_has_plain_help(cli, command: str) -> None:
     [
         ("models --nosuch", "no such option: --nosuch; see 'camshaft models --help'"),
         ("nosuch", "no such command 'nosuch'; see 'camshaft --help'"),
+        ("cache clearr", "no such command 'clearr' (did you mean 'clear'?); see 'camshaft cache --help'"),
+        ("models --jsn", "no such option: --jsn (did you mean --json?); see 'camshaft models --help'"),
+        ("generate --threads 0", "0; wanted 1 or more; see 'camshaft generate --help'"),
+        ("serve --port 99999", "99999; wanted 0 to 65535; see 'camshaft serve --help'"),
+        ("bench serve http://a:1", "http://a:1 is an address; wanted a model, or --url http://a:1"),
         ("generate", "by -p TEXT or by --file FILE; see 'camshaft generate --help'"),
         ("generate -p x -n -2", "'--max-tokens'"),
         ("generate -p x --threads x", "'--threads'"),

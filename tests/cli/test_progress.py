@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from camshaft import ops
-from camshaft.cli.command import FAILED, Bar, command, fail, size
-from camshaft.errors import ContextError, count
+from camshaft.cli.command import FAILED, Bar, command, fail, one_line, size
+from camshaft.errors import ContextError, count, hints_for
 
 
 def test_a_pipe_gets_a_line_at_the_start_and_at_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,15 +71,40 @@ def test_tune_refuses_an_op_that_the_ladder_lacks(cli: Any) -> None:
 def test_hints_name_the_options_that_the_command_has(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     def run(context: int = 1, top_p: float = 1.0, raw: bool = False) -> None:
-        raise ContextError("Sampling top_p=2: raise context=, use raw=True, or raise sessions= (or context=).")
+        raise ContextError("Sampling top_p=2: raise context=, use raw=True, or raise sessions=; or context=.")
 
     with pytest.raises(typer.Exit):
         run()
-    wanted = "camshaft: --top-p=2: raise --context, use --raw, or raise sessions= (or --context).\n"
+    wanted = "camshaft: --top-p=2: raise --context or use --raw; or --context.\n"
     assert capsys.readouterr().err == wanted
     with pytest.raises(typer.Exit):
         fail(ContextError("raise context="))
     assert capsys.readouterr().err == "camshaft: raise context=\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("context",), "no memory for 8 sessions: lower --context"),
+        (("context", "slots"), "no memory for 8 sessions: lower --context or --slots"),
+        (("sessions",), "no memory for 8 sessions: lower --sessions"),
+        ((), "no memory for 8 sessions"),
+    ],
+)
+def test_hints_that_the_command_has_no_option_for_are_left_out(options: Any, said: str) -> None:
+    assert one_line(ContextError("no memory for 8 sessions: lower context= or sessions="), options) == said
+
+
+def test_a_hint_keeps_the_ways_that_its_reader_has() -> None:
+    said = {
+        "9 tokens: shorten it or raise context=": "9 tokens: shorten it",
+        "no template; use raw=True to give it plain text": "no template",
+        "a window (lower batch=, raise micro_batches=, or lower length=) of it": "a window of it",
+        "'x' has no sum; give pooling= one of cls, mean": "'x' has no sum",
+        "there is no such file: a/b=.gguf": "there is no such file: a/b=.gguf",
+        "top_p=2: wanted 'a: b= c' or less": "top_p=2: wanted 'a: b= c' or less",
+    }
+    assert {text: hints_for(text) for text in said} == said
 
 
 def test_numbers_agree_with_their_nouns() -> None:

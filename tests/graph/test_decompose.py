@@ -11,7 +11,8 @@ import pytest
 import camshaft as cs
 from camshaft import ops
 from camshaft.dtypes import f32
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, ShapeError
+from camshaft.extent import Extent
 from camshaft.formats.blocks import BLOCK_FORMATS
 from camshaft.graph.graph import ArraySource, Graph
 from camshaft.graph.passes.chains import fuse_chains
@@ -195,6 +196,15 @@ def test_an_op_in_its_own_decomposition_is_an_error() -> None:
     own = replace(ops.get("softmax"), name="own", decompose=lambda f, x: x.graph.apply(own, [x], {})[0])
     with pytest.raises(PlanError, match="use: the decomposition of own has own itself"):
         decompose(_one_use(own))
+
+
+def test_what_a_part_refuses_is_said_of_the_op() -> None:
+    ragged = replace(samples("pad")[0], specs=(TensorSpec((Extent("rows", 2), 3, 5), f32),))
+    attrs = {"pad_width": ((0, 0), (1, 1), (0, 0)), "mode": "reflect"}
+    with pytest.raises(
+        ShapeError, match=r"^pad: got f32\[rows<=2, 3, 5\], which its decomposition does not take: transpose:"
+    ):
+        decompose(use_of(ops.get("pad"), replace(ragged, attrs=attrs)), lambda node: node.op.name == "pad")
 
 
 def test_an_order_by_hand_is_refused() -> None:

@@ -81,6 +81,20 @@ def test_infinity_and_nan_stay_in_their_windows() -> None:
     np.testing.assert_array_equal(y[np.isinf(want)], want[np.isinf(want)])
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("of_x", "of_w"), [(1e-40, 1.0), (1.0, 1e-40), (1e-20, 1e-20)])
+def test_subnormal_results_are_a_few_steps_off_in_every_variant(stride: int, of_x: float, of_w: float) -> None:
+    x, w = drawn(1, 8, 20, 20) * np.float32(of_x), drawn(16, 8, 3, 3) * np.float32(of_w)
+    given = node_of(OP, Sample("", (x, w), {"stride": stride, "padding": 1}))
+    (want,) = OP.reference((x, w), given.attrs)
+    off = {}
+    for name in ("direct", "winograd"):
+        (y,) = run_variant(VARIANTS[name], given, cpu_device("simd"), (x, w), {})
+        off[name] = np.abs(y - want).max() / np.finfo(np.float32).smallest_subnormal
+    assert 1 < off["direct"] < 20  # beyond the op's tolerance already
+    assert off["winograd"] < 20 * off["direct"]
+
+
 @pytest.mark.parametrize(
     ("w", "attrs"),
     [

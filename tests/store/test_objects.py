@@ -69,7 +69,7 @@ def test_a_file_in_the_folders_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="is not a folder; wanted a folder"):
         ObjectStore(tmp_path / "file", 1000).put(KEY, b"x")
-    with pytest.raises(StoreError, match="cannot be read: Not a directory"):
+    with pytest.raises(StoreError, match="cannot be read: not a directory"):
         ObjectStore(tmp_path / "file", 1000).get(KEY)
     with pytest.raises(StoreError, match="the folder cannot be created or used"):
         ObjectStore(tmp_path / "file" / "objects", 1000).put(KEY, b"x")
@@ -93,7 +93,7 @@ def test_a_full_disk_leaves_the_old_entry_and_nothing_half_written(store: Object
         write(self, data)
 
     monkeypatch.setattr(files.Unfinished, "write", failing)
-    with pytest.raises(StoreError, match=f"{KEY[2:]}: cannot be written: No space left on device$"):
+    with pytest.raises(StoreError, match=f"{KEY[2:]}: cannot be written: no space left on device$"):
         store.put(KEY, bytes(5000))
     assert files_of(store.root) == [KEY]
     assert store.get(KEY) == b"old"

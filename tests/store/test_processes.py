@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,32 @@ def test_a_forked_child_takes_a_lease_of_its_own(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
     leases.oldest()
     assert len(list(tmp_path.glob(LEASE_PREFIX + "*"))) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_lock_of_another_thread_does_not_stay_with_a_forked_child(tmp_path: Path) -> None:
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path / "lock"):
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    reading, writing = os.pipe()
+    with locked(tmp_path / "own"):
+        process = os.fork()
+        if process == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent has the lock anew
+            os._exit(0)
+        forked.set()
+        thread.join()
+        with warnings.catch_warnings(action="error"), locked(tmp_path / "lock"):
+            os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
 def test_a_process_that_ends_settles_what_it_counted(cache: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("io.FileIO", type("Full", (io.FileIO,), {"write": full}))
-    with pytest.raises(StoreError, match=r"step-00000000\.safetensors: cannot be written: No space left on device"):
+    with pytest.raises(StoreError, match=r"step-00000000\.safetensors: cannot be written: no space left on device"):
         made.save()
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     with pytest.raises(StoreError, match="the folder cannot be made"):

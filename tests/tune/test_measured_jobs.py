@@ -68,7 +68,7 @@ def test_a_store_that_cannot_be_written_is_one_warning(started: list[str], monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(jobs, "_write", full)
-    with pytest.warns(UserWarning, match="going on without the cache: kernels are not measured: .*No space left"):
+    with pytest.warns(UserWarning, match="going on without the cache: kernels are not measured: .*no space left"):
         end_of_program()
 
 

@@ -174,6 +174,33 @@ compilers._run(({str(slow)!r},), Path({str(tmp_path)!r}), 300)
     group = os.getpgid(int(pid.read_text()))
     parent.kill()
     parent.wait()
+    expect_none(group)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes in /proc")
+def test_a_child_that_reads_nothing_ends_with_its_parent(cache: Path, tmp_path: Path) -> None:
+    """Such as one in native code: it does not see that its stdin is closed."""
+    (tmp_path / "busy.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    code = """
+from camshaft.validation.child_process import ChildProcess
+child = ChildProcess("busy", "is busy")
+print(child._process.pid, flush=True)
+child.answer(300)
+"""
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert parent.stdout is not None
+    group = int(parent.stdout.readline())
+    assert members(group)
+    parent.kill()
+    parent.communicate()
+    expect_none(group)
+
+
+def expect_none(group: int) -> None:
+    """Wait some seconds for the end of a group's processes."""
     for _ in range(1000):
         if not members(group):
             return

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import typer
 
-from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output, reason_of
+from camshaft.cli.exits import CLOSED_PIPE, FAILED, INTERRUPTED, RaisesInterrupts, discard_output
 from camshaft.cli.terminal import escaped, unescaped
-from camshaft.errors import CamshaftError, StoreError, count
+from camshaft.errors import CamshaftError, StoreError, count, hints_for, reason_of
 from camshaft.settings import setting
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _KEYWORD = re.compile(r"\b([a-z_]+)=(?:True\b|(?=(\S?)))")
 # The class of the library whose field an option is.
 _OWNER = re.compile(r"^(?:GenerateOptions|Sampling) (?=--)")
+_SESSIONS = re.compile(r"\bsessions=")  # slots of a server
 _MOVE = "CAMSHAFT_CACHE_DIR"
 
 
@@ -94,17 +95,19 @@ def fail(error: Exception, options: Iterable[str] = ()) -> NoReturn:
 def one_line(error: Exception, options: Iterable[str] = ()) -> str:
     """The error's message in one line.
 
-    The library's hints name keywords (`raise context=`); those that are `options` of the command become its options."""
-    text = " ".join(_words(error).split()) or type(error).__name__
+    The library's hints name keywords (`raise context=`); those that are `options` of the command become its options, others are
+    left out."""
     known = frozenset(options)
+    text = " ".join(_words(error).split()) or type(error).__name__
+    text = hints_for(_SESSIONS.sub("slots=", text) if "slots" in known else text, known)
     return _OWNER.sub("", _KEYWORD.sub(lambda found: _option(found) if found[1] in known else found[0], text))
 
 
 def _words(error: Exception) -> str:
     """The error's text; of a system call the file, if there is one, and the system's reason, without its number."""
-    if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
-    return reason_of(error) if error.filename is None else f"{error.filename}: {reason_of(error)}"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {reason_of(error)}"
+    return reason_of(error)
 
 
 def _option(keyword: re.Match[str]) -> str:

@@ -23,12 +23,6 @@ def _leave(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def reason_of(error: OSError) -> str:
-    """The system's reason in the words of a message, without its number."""
-    text = error.strerror or str(error)
-    return text[:1].lower() + text[1:]
-
-
 def leave_on_interrupt() -> None:
     """Let Ctrl-C end the process with status 130, without a word. Does nothing where Ctrl-C is ignored, as under nohup."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -89,6 +83,8 @@ def status_of(run: Callable[[], object]) -> Any:
         discard_output()
         return CLOSED_PIPE
     except OSError as error:
+        from camshaft.errors import reason_of
+
         discard_output()
         print(f"camshaft: stdout: {reason_of(error)}", file=sys.stderr)
         return FAILED

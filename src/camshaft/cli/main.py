@@ -26,6 +26,8 @@ _UsageError: Any = typer.BadParameter.__base__
 
 # click names its own types: "'two' is not a valid int range".
 _KIND = re.compile(r"a valid (int|float)(?:eger)?(?: range)?\b")
+_RANGE = re.compile(r" is not in the range (?:(\S+?)<=)?x(?:([<>])=(\S+))?(?=[,;.]|$)")
+_MEANT = re.compile(r"(?:\. Did you mean (.+)\?| \(Possible options?: (.+)\))$")
 
 
 class _Group(TyperGroup):
@@ -52,8 +54,17 @@ def _one_line(error: Any) -> str:
         return str(error.format_message())
     text = " ".join(error.format_message().split()).rstrip(".")
     text = _KIND.sub(lambda found: "a whole number" if found[1] == "int" else "a number", text)
+    text = _MEANT.sub(lambda found: f" (did you mean {found[1] or found[2]}?)", _RANGE.sub(_wanted, text))
     path = error.ctx.command_path if error.ctx else "camshaft"
     return f"camshaft: {text[:1].lower()}{text[1:]}; see '{path} --help'"
+
+
+def _wanted(limits: re.Match[str]) -> str:
+    """'; wanted 1 to 8' for click's ' is not in the range 1<=x<=8'."""
+    least, sign, limit = limits.groups()
+    if least is not None:
+        return f"; wanted {least} to {limit}" if limit else f"; wanted {least} or more"
+    return f"; wanted {limit} or {'more' if sign == '>' else 'less'}"
 
 
 # Command -> the module of commands/ with a function of that name, in the order of the help; `cache` is an app. The second word

@@ -345,6 +345,7 @@ class ArrayFunctions:
         keep: int | None = None,
         turn_in: bool = False,
         turn_out: bool = False,
+        real: int | None = None,
     ) -> Any:
         """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse.
 
@@ -391,7 +392,7 @@ class ArrayFunctions:
         axis: int = -1,
         norm: str | None = None,
     ) -> Any:
-        """fft of real x, f up to n / 2.
+        """fft of real x, f up to n / 2; real at 0 and n / 2.
 
         Arrays in, arrays out. `out` is written and returned.
         """

@@ -648,6 +648,7 @@ def fft_rows(
     keep: int | None = None,
     turn_in: bool = False,
     turn_out: bool = False,
+    real: int | None = None,
 ) -> Any: ...
 @overload
 def fft_rows(
@@ -662,6 +663,7 @@ def fft_rows(
     keep: int | None = None,
     turn_in: bool = False,
     turn_out: bool = False,
+    real: int | None = None,
     name: str | None = None,
 ) -> Tensor: ...
 @overload

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from camshaft.errors import FormatError
+from camshaft.errors import FormatError, reason_of
 from camshaft.formats.bits import Bytes
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -46,7 +46,7 @@ def require_ordinary_file(path: str | os.PathLike[str]) -> None:
     except FileNotFoundError:
         raise FormatError(f"{name}: there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        raise FormatError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise FormatError(f"{name}: cannot be read: {reason_of(error)}") from error
     if not stat.S_ISREG(mode):
         raise FormatError(f"{name}: is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}; wanted a file")
 
@@ -73,7 +73,7 @@ class MappedFile:
         try:
             self._map, status = _map(path)
         except OSError as error:
-            raise FormatError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise FormatError(f"{self.path}: cannot be read: {reason_of(error)}") from error
         self.size = len(self._map)
         # Changes with the contents: device, inode, size and time of the last change.
         self.identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

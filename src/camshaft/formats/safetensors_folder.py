@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from camshaft.errors import FormatError
+from camshaft.errors import FormatError, reason_of
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown
 from camshaft.formats.safetensors import open_safetensors
 from camshaft.formats.tensor import FileTensor
@@ -76,7 +76,7 @@ def _files(folder: Path) -> tuple[str, ...]:
     try:
         found = tuple(sorted(p.name for p in folder.iterdir() if p.suffix == ".safetensors"))
     except OSError as error:
-        raise FormatError(f"{path_for_messages(folder)}: cannot be read: {error.strerror}") from None
+        raise FormatError(f"{path_for_messages(folder)}: cannot be read: {reason_of(error)}") from None
     if not found:
         raise FormatError(f"{path_for_messages(folder)}: has no .safetensors file; wanted a model's folder")
     return found

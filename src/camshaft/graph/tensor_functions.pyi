@@ -494,6 +494,7 @@ def fft_rows(
     keep: int | None = None,
     turn_in: bool = False,
     turn_out: bool = False,
+    real: int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """y[r, f] = scale sum_t x[r, t] exp(-2 pi sqrt(-1) f t / n), + where inverse."""
@@ -511,7 +512,7 @@ def ifft(
 def rfft(
     x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None
 ) -> Tensor:
-    """fft of real x, f up to n / 2."""
+    """fft of real x, f up to n / 2; real at 0 and n / 2."""
 
 def irfft(
     x: Tensor | ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str | None = None, name: str | None = None

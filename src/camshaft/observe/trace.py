@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from camshaft.errors import reason_of
 from camshaft.observe.profile import Profile
 from camshaft.plan.runtime.timed import TimedRun
 from camshaft.plan.schedule import Schedule
@@ -112,7 +113,7 @@ class TraceFile:
         try:
             self.path.write_text(json.dumps(content), "utf-8")
         except OSError as error:
-            warnings.warn(f"CAMSHAFT_TRACE={self.path}: cannot be written: {error.strerror}", stacklevel=2)
+            warnings.warn(f"CAMSHAFT_TRACE={self.path}: cannot be written: {reason_of(error)}", stacklevel=2)
 
 
 _files: dict[Path, TraceFile] = {}

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from camshaft.errors import SettingError
+from camshaft.errors import SettingError, reason_of
 
 STDERR = Path("-")
 _MOST_PATH = 200  # characters of an address
@@ -54,7 +54,7 @@ def open_log(place: LogPlace) -> RequestLog:
     try:
         number = os.open(place.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:
-        raise SettingError(f"--log {place.path}: {error.strerror}") from error
+        raise SettingError(f"--log {place.path}: {reason_of(error)}") from error
     return RequestLog(open(number, "a", encoding="utf-8"), place.with_texts)
 
 

@@ -9,13 +9,12 @@ from typing import Any, cast
 
 import uvicorn
 
-from camshaft.errors import SettingError
+from camshaft.errors import SettingError, reason_of
 from camshaft.serve.app import make_app
 from camshaft.serve.connection import KEEP_OPEN_S, Connection, most_connections
 from camshaft.serve.guard import Guard
 from camshaft.serve.models.models import Models
 from camshaft.serve.request_log import RequestLog
-from camshaft.store.files import reason
 
 GRACE_S = 30  # how long answers in progress may take after the signal to stop
 BACKLOG = 1024
@@ -27,19 +26,15 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise SettingError(f"host {host!r}, port {port}: {_why(error)}") from error
+        raise SettingError(f"host {host!r}, port {port}: {reason_of(error)}") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listening.close()
-        raise SettingError(f"cannot listen at host {host!r}, port {port}: {_why(error)}") from error
+        raise SettingError(f"cannot listen at host {host!r}, port {port}: {reason_of(error)}") from error
     return listening
-
-
-def _why(error: Exception) -> str:
-    return reason(error) if isinstance(error, OSError) else str(error)
 
 
 def url_of(listening: socket.socket) -> str:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.errors import StoreError
-from camshaft.store.files import naming, reason, remove_foreign
+from camshaft.errors import StoreError, reason_of
+from camshaft.store.files import naming, remove_foreign
 
 _FLAT = re.compile(r"[0-9a-f]{16,128}")  # of earlier versions
 _FOLDER, _ENTRY = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{14,126}")
@@ -46,9 +46,9 @@ def remove_entry(path: Path, what: str) -> None:
         pass
     except PermissionError as error:
         if os.name != "nt":  # Windows cannot delete a file that another process reads
-            raise StoreError(f"{path}: {what} cannot be removed: {reason(error)}") from error
+            raise StoreError(f"{path}: {what} cannot be removed: {reason_of(error)}") from error
     except OSError as error:
-        raise StoreError(f"{path}: {what} cannot be removed: {reason(error)}") from error
+        raise StoreError(f"{path}: {what} cannot be removed: {reason_of(error)}") from error
 
 
 def is_replaced(folder: Path) -> bool:

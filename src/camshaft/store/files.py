@@ -15,17 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from camshaft.errors import StoreError
+from camshaft.errors import StoreError, reason_of
 from camshaft.store.file_lock import SAFE_FLAGS, abandoned, owned_file
 
 TEMPORARY_PREFIX = ".unfinished-"
 Field: TypeAlias = "str | bytes | int | Iterable[Field] | None"
 _UNFINISHED = re.compile(re.escape(TEMPORARY_PREFIX) + r"[a-z0-9_]{8}")  # tempfile's names
-
-
-def reason(error: OSError) -> str:
-    """The message of an OSError without number and path, such as 'No space left on device'."""
-    return error.strerror or str(error)
 
 
 def is_ours(status: os.stat_result) -> bool:
@@ -42,7 +37,7 @@ def naming(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{path}: {what}: {reason(error)}") from error
+        raise StoreError(f"{path}: {what}: {reason_of(error)}") from error
 
 
 def private_folder(path: Path) -> None:

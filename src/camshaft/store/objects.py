@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from camshaft.errors import StoreError
+from camshaft.errors import StoreError, reason_of
 from camshaft.store.entries import Entry, entries_under, folders_of, is_replaced, make_place, remove_entry
 from camshaft.store.file_lock import SAFE_FLAGS
 from camshaft.store.files import (
@@ -27,7 +27,6 @@ from camshaft.store.files import (
     is_ours,
     private_folder,
     read_regular,
-    reason,
     remove_unfinished,
 )
 
@@ -121,7 +120,7 @@ class ObjectStore:
             if is_replaced(path.parent):  # the next `put` mends it
                 return None
             if not path.is_symlink():
-                raise StoreError(f"{path}: cannot be read: {reason(error)}") from error
+                raise StoreError(f"{path}: cannot be read: {reason_of(error)}") from error
             content = None
         if content is not None:
             data = memoryview(content)[HEADER_NBYTES:]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from camshaft.errors import StoreError
-from camshaft.process import ForkLock
+from camshaft.process import ForkLock, renewed, unforked
 from camshaft.store.file_lock import NO_LOCKS, SAFE_FLAGS, WAIT_S, abandoned, lock_within, owned_file, try_lock
 from camshaft.store.files import naming, private_folder, remove_foreign
 
@@ -31,13 +32,35 @@ def locked(path: Path) -> Iterator[None]:
     concurrent writers one result is lost and computed again later. Raises StoreError if the file cannot be created.
     """
     with naming(path, "cannot be locked"):
-        descriptor = _open(path)
+        held = _Held(path)
     try:
         with naming(path, "cannot be locked"):
-            _wait_for(descriptor, path)
+            _wait_for(held.descriptor, path)
         yield
     finally:
-        os.close(descriptor)
+        held.close()
+
+
+class _Held:
+    """The open file of a lock. A child that another thread forks closes its copy, with which it would hold the lock too."""
+
+    def __init__(self, path: Path) -> None:
+        self._thread = threading.get_ident()
+        with unforked:
+            self.descriptor = _open(path)
+            renewed(self)
+
+    def close(self) -> None:
+        """Release the lock."""
+        with unforked:
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+            self.descriptor = -1
+
+    def renew(self) -> None:
+        """In a forked child: release what its thread does not hold."""
+        if threading.get_ident() != self._thread:
+            self.close()
 
 
 def _open(path: Path) -> int:

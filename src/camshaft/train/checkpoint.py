@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import StoreError, TrainingError
+from camshaft.errors import StoreError, TrainingError, reason_of
 from camshaft.formats.safetensors import open_safetensors, write_safetensors
 from camshaft.store.file_lock import NO_LOCKS, try_lock
-from camshaft.store.files import naming, reason, remove_unfinished
+from camshaft.store.files import naming, remove_unfinished
 
 Array = np.ndarray[Any, Any]
 _KIND = "camshaft training checkpoint 1"
@@ -43,7 +43,7 @@ def owned(folder: Path) -> Iterator[None]:
             is_mine = try_lock(descriptor)
         except OSError as error:
             if error.errno not in NO_LOCKS:
-                raise StoreError(f"{path}: cannot be locked: {reason(error)}") from error
+                raise StoreError(f"{path}: cannot be locked: {reason_of(error)}") from error
             is_mine = True
         if not is_mine:
             raise TrainingError(f"{folder}: another run writes its checkpoints there; wanted another folder")

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from camshaft.errors import BackendError, StoreError
+from camshaft.errors import BackendError, StoreError, reason_of
 from camshaft.process import thread_count
 from camshaft.settings import setting, settings
 from camshaft.store.files import atomic_file, private_folder
@@ -122,7 +122,7 @@ def measure_later(plans: Mapping[str, Sequence[Used]], threads: int, saved: Any 
     except StoreError as error:
         store().go_on_without(error)
     except OSError as error:
-        store().go_on_without(StoreError(f"kernels are not measured: {error}"))
+        store().go_on_without(StoreError(f"kernels are not measured: {reason_of(error)}"))
 
 
 @dataclass

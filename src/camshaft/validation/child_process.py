@@ -15,29 +15,15 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from camshaft.errors import BackendError
+from camshaft.process import python_child
 from camshaft.settings import settings
 
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 5.0
-_PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent(parent: int) -> None:
-    """In a child of the process `parent`: end when it does, also by a signal and while native code runs.
-
-    Linux only; elsewhere the child ends when it next reads stdin.
-    """
-    if sys.platform != "linux":
-        return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
-        os._exit(1)
 
 
 class ChildProcess:
-    """`python -m MODULE` with this process's import path and cache folder.
+    """`python -m MODULE` with this process's import path and cache folder, which ends when this process does.
 
     The child prints one line when it is ready, then answers requests. Raises BackendError, with the exit status, if it never
     gets ready; `what` describes its task in the message.
@@ -52,7 +38,7 @@ class ChildProcess:
             "CAMSHAFT_MEASURE": "0",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, str(os.getpid())],
+            python_child(module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

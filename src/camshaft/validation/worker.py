@@ -24,7 +24,6 @@ from camshaft.errors import StoreError
 from camshaft.ops.op import NodeSpec, Op, Sample
 from camshaft.store.store import store
 from camshaft.validation.cases import VariantCase, kinds_among
-from camshaft.validation.child_process import end_with_parent
 from camshaft.validation.evidence import ValidationResult
 from camshaft.validation.run import refusal_of
 from camshaft.validation.validate import SampleResult, check_sample, node_of, specs_of
@@ -151,8 +150,6 @@ def _send(what: str, value: object) -> None:
 
 def main() -> None:
     """Validate the cases from stdin one by one."""
-    if len(sys.argv) > 1:
-        end_with_parent(int(sys.argv[1]))
     watch_builds(lambda begins: _send("compiling", begins))
     _send("ready", True)
     for line in sys.stdin:

@@ -88,7 +88,7 @@ def test_files_that_cannot_be(cli: Any, lm: Any, model_file: str, tmp_path: Path
     lines = f"/save\n/load\n/save {tmp_path}\n/load {tmp_path}\n/save {tmp_path}/none/x\n/save ~nobody-here/x\n"
     result = cli("chat", model_file, stdin=lines)
     assert (result.exit_code, result.stdout) == (0, "")
-    said = ["missing: /save FILE", "missing: /load FILE", "not a regular", "not a regular", "No such file", "~nobody"]
+    said = ["missing: /save FILE", "missing: /load FILE", "not a regular", "not a regular", "no such file", "~nobody"]
     assert all(word in line for word, line in zip(said, result.stderr.splitlines(), strict=True))
 
 

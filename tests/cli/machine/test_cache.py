@@ -162,7 +162,7 @@ def test_an_interrupted_clear_leaves_whole_entries(cli: Any, kept: Store, monkey
 def test_a_folder_that_cannot_be_changed_is_one_line(cli: Any, kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     removing(monkeypatch, PermissionError(13, "Permission denied"), 1)
     one_line(
-        cli("cache", "clear"), str(kept.root / "keys"), "cannot be removed: Permission denied", "CAMSHAFT_CACHE_DIR"
+        cli("cache", "clear"), str(kept.root / "keys"), "cannot be removed: permission denied", "CAMSHAFT_CACHE_DIR"
     )
 
 

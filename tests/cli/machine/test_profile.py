@@ -80,7 +80,7 @@ def test_a_page_and_a_trace_are_written(cli: Any, tiny: str, tmp_path: Path) -> 
             ("--html", "/not/there/page.html"),
             "/not/there/page.html: not writable: it is a folder, or its folder does not exist",
         ),
-        (("--runs", "0"), "0 is not in the range"),
+        (("--runs", "0"), "0; wanted 1 or more"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(arguments: tuple[str, ...], said: str, cli: Any, tiny: str) -> None:

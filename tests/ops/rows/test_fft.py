@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import camshaft as cs
+from camshaft import ops
 from camshaft.errors import ShapeError
 from camshaft.ops.fft import prime
 from camshaft.ops.fft.factors import factors, padded, passes, radices, roots
@@ -53,6 +54,38 @@ def test_a_real_transform_of_a_prime_length_is_a_convolution_of_one_point_less(n
     x = RNG.normal(size=(3, n + 2))
     for norm in ("backward", "ortho"):
         near(cs.rfft(x, n=n, norm=norm), np.fft.rfft(x, n, norm=norm), 1e-13)
+
+
+# By half as many points, by passes of an odd length, by chirps (odd and even), by Rader's convolution
+@pytest.mark.parametrize("n", [1, 2, 9, 16, 37, 34, 64, 19])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize("backend", ["simd", "scalar"])
+def test_a_spectrum_of_real_numbers_is_real_at_its_ends_whatever_they_are(n, bad, backend, monkeypatch) -> None:
+    monkeypatch.setattr(prime, "LEAST", 19)
+    ends = [0, n // 2] if n % 2 == 0 else [0]
+    x = RNG.normal(size=(2, n)).astype(np.float32)
+    x[0, n // 2] = bad
+    for name in ("rfft", "fft"):
+        for norm in (None, "ortho"):
+            with cs.backend(backend), np.errstate(invalid="ignore"):
+                (wanted,) = ops.get(name).reference((x,), {"norm": norm})
+                found = getattr(cs, name)(x, norm=norm)
+            assert not found.imag[:, ends].any()
+            assert not wanted.imag[:, ends].any()
+            assert not np.isfinite(found.real[0, ends]).any()
+            near(found[1], getattr(np.fft, name)(x[1], norm=norm), 1e-5)
+
+
+def test_a_spectrogram_of_infinities_is_real_at_its_ends() -> None:
+    x = np.full(40, np.inf, np.float32)
+    for normalized in (False, True):
+        attrs = {"n_fft": 16, "normalized": normalized}
+        found = cs.stft(x, np.ones(16, np.float32), **attrs)
+        with np.errstate(invalid="ignore"):
+            (wanted,) = ops.get("stft").reference((x, np.ones(16)), attrs)
+        for each in (found, wanted):
+            assert not each.imag[[0, 8]].any()
+            assert not np.isfinite(each.real[[0, 8]]).any()
 
 
 def test_primes_of_one_point_more_than_a_transform_by_passes_are_known() -> None:

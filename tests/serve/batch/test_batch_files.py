@@ -108,7 +108,7 @@ def test_a_full_disk_is_said_with_the_file_and_gone_on_with_later(lm: LanguageMo
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Results, "__init__", opened)
-        with pytest.raises(SettingError, match="out: a result cannot be written: No space left on device"):
+        with pytest.raises(SettingError, match="out: a result cannot be written: no space left on device"):
             run(lm, source, target)
     assert len(target.read_bytes()) == 600
     assert run(lm, source, target).n_before == 1

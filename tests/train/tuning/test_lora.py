@@ -189,7 +189,7 @@ def test_what_packs_holds_every_example_once() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: Expecting property name"),
+        ("{", "line 2: is not JSON .expecting property name"),
         ('["x"]', "line 2: got .*wanted a JSON object"),
         ('{"prompt": "x"}', "wanted text, prompt and completion, or messages"),
         ('{"text": 3}', "line 2: text is 3; wanted a text"),
@@ -214,7 +214,7 @@ def test_lines_that_teach_nothing_are_refused(line: str, message: str, tmp_path:
             lambda folder: train.LoraModel(tiny_model("llama", folder), train.LoraConfig(targets=("q",))),
             "patterns of attn_q",
         ),
-        (lambda folder: train.FinetuneOptions(batch=4, micro_batches=3), "wanted a batch that divides"),
+        (lambda folder: train.FinetuneOptions(batch=4, micro_batches=3), "wanted a multiple of these"),
         (
             lambda folder: train.finetune(tiny_model("llama", folder), folder / "no", folder / "out"),
             "no: cannot be read",

@@ -121,7 +121,7 @@ def _read_version(cursor: Cursor) -> int:
     magic = cursor.file.bytes(0, 4)
     if magic != b"GGUF":
         hint = f" ({_OTHER_FILES[magic]})" if magic in _OTHER_FILES else ""
-        cursor.fail(f"begins with {magic!r}{hint}; wanted a GGUF file, which begins with b'GGUF'")
+        cursor.fail(f"is not a GGUF file: begins with {magic!r}{hint}, not b'GGUF'")
     cursor.skip(4, "the magic")
     version = cursor.u32("the version")
     if version & 0xFFFF == 0 and version:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.errors import ContextError, LogitsError, SettingError, count
+from camshaft.errors import ContextError, LogitsError, SettingError, count, reason_of
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.graphs import ModelGraphs
@@ -187,6 +187,6 @@ def read_text(path: str | os.PathLike[str]) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {error.strerror}") from None
+        raise SettingError(f"{path}: cannot be read: {reason_of(error)}") from None
     except UnicodeDecodeError as error:
         raise SettingError(f"{path}: is not UTF-8: byte {error.start} is wrong") from None

@@ -13,14 +13,14 @@ from zlib import crc32
 
 import numpy as np
 
-from camshaft.errors import StoreError
+from camshaft.errors import StoreError, reason_of
 from camshaft.formats.gguf.header_index import header_digest
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS
 from camshaft.generate.memory.kv_cache import block_arrays, for_each, read_blocks
 from camshaft.generate.stored.header_cache import weights_sample
 from camshaft.generate.stored.prompt_file import PromptFile, PromptHead, States, to_parts
 from camshaft.store.entries import remove_entry
-from camshaft.store.files import atomic_file, digest_of, reason
+from camshaft.store.files import atomic_file, digest_of
 from camshaft.store.objects import HEADER_NBYTES
 from camshaft.store.store import store
 
@@ -130,7 +130,7 @@ class PromptCache:
             return None
         except OSError as error:
             if self._path is not None:
-                raise StoreError(f"{path}: the kept prompt cannot be read: {reason(error)}") from error
+                raise StoreError(f"{path}: the kept prompt cannot be read: {reason_of(error)}") from error
             return None
         head = file.head
         if head.model == self._model and (head.arrays, head.states) == _layout(self._cache):

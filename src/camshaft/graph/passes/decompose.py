@@ -7,7 +7,7 @@ from typing import Any
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, ShapeError
 from camshaft.graph import functions
 from camshaft.graph.graph import Graph, Tensor
 from camshaft.graph.node import Node
@@ -88,7 +88,13 @@ class _Decomposing(Rewriter):
             raise PlanError(f"decompose: {node.name}: {node.op.name} {what} and has no decomposition")
         first = len(self.new.nodes)
         with self.new.on(node.device), self.new.scope(node.name):
-            made = node.op.decompose(functions, *(self.get(t) for t in node.inputs), **node.attrs)
+            try:
+                made = node.op.decompose(functions, *(self.get(t) for t in node.inputs), **node.attrs)
+            except ShapeError as error:  # which names an op that the caller did not use
+                given = ", ".join(str(t.spec) for t in node.inputs)
+                raise ShapeError(
+                    f"{node.op.name}: got {given}, which its decomposition does not take: {error}"
+                ) from error
         if any(new.op is node.op for new in self.new.nodes[first:]):
             raise PlanError(f"decompose: {node.name}: the decomposition of {node.op.name} has {node.op.name} itself")
         self.map.update(zip(node.outputs, checked_outputs(node, made), strict=True))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from camshaft.errors import FormatError
+from camshaft.errors import FormatError, reason_of
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.formats.mapped import path_for_messages, require_ordinary_file, shown, shown_value
 from camshaft.formats.safetensors import SafetensorsFile, open_safetensors
@@ -25,7 +25,6 @@ from camshaft.models.adapters.adapter import BASE_DIGEST, Adapter
 from camshaft.models.adapters.peft_names import Naming, file_name, module_name, naming_of, row_order
 from camshaft.models.config import read_config
 from camshaft.models.families import family_name
-from camshaft.store.files import reason
 
 Array = np.ndarray[Any, Any]
 Number = TypeVar("Number", int, float)
@@ -115,7 +114,7 @@ def _json(path: Path, name: str) -> dict[str, Any]:
             )
         found = json.loads(data)
     except OSError as error:
-        raise FormatError(f"{name}: cannot be read: {reason(error)}") from error
+        raise FormatError(f"{name}: cannot be read: {reason_of(error)}") from error
     except ValueError as error:  # UnicodeDecodeError is one
         raise FormatError(f"{name}: is not JSON: {shown(str(error))}") from error
     if not isinstance(found, dict):

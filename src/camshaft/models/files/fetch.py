@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from camshaft.errors import DownloadError
+from camshaft.errors import DownloadError, reason_of
 from camshaft.store.file_lock import work_folder
 
 Progress = Callable[[int, int], None]
@@ -19,6 +20,7 @@ Progress = Callable[[int, int], None]
 
 _POLL_S = 0.1
 _PREFIX = ".pull-"
+_RAISED = re.compile(r"^(?:[\w.]+(?:Error|Exception): )?(?:\[Errno -?\d+\] )?(?=.)")
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def workspace(folder: Path) -> Iterator[Path]:
         with work_folder(folder, _PREFIX) as made:
             yield made
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise DownloadError(f"cannot write in {folder}: {reason} (CAMSHAFT_CACHE_DIR moves the cache)") from error
 
 
@@ -101,7 +103,7 @@ def _nbytes_or_zero(path: str) -> int:
 
 
 def _error_line(text: str) -> str:
-    """The most useful line of a child's stderr: pip's first ERROR, else the last line."""
+    """The most useful line of a child's stderr: pip's first ERROR, else the last line, without a Python class and number."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    return errors[0] if errors else lines[-1] if lines else ""
+    return errors[0] if errors else _RAISED.sub("", lines[-1]) if lines else ""

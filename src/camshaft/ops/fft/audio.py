@@ -23,6 +23,7 @@ from camshaft.dtypes import complex64, complex128, f32, f64
 from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.checks import same_dtype
+from camshaft.ops.fft.sizes import real_at
 from camshaft.ops.movement.moved import check_attributes, expect_whole
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
@@ -95,9 +96,10 @@ def _stft_reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.
         mode: Any = {"replicate": "edge", "circular": "wrap"}.get(given, given)
         x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)], mode=mode)
     frames = np.lib.stride_tricks.sliding_window_view(x, n_fft, -1)[..., :: _hop(n_fft, attrs.get("hop_length")), :]
-    made = np.fft.rfft(frames * np.pad(window, _middle(window, n_fft)))
-    scale = n_fft**-0.5 if attrs.get("normalized", False) else 1.0
-    return (np.ascontiguousarray(np.moveaxis(made * scale, -1, -2)).astype(np.complex128),)
+    norm: Any = "ortho" if attrs.get("normalized", False) else None
+    made = np.fft.rfft(frames * np.pad(window, _middle(window, n_fft)), norm=norm)
+    made.imag[..., real_at(n_fft)] = 0
+    return (np.ascontiguousarray(np.moveaxis(made, -1, -2)).astype(np.complex128),)
 
 
 def _stft(

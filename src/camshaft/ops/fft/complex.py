@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import PARTS, as_dtype, f32
+from camshaft.dtypes import PARTS, as_dtype, complex64, f32
+from camshaft.extent import Extent
 from camshaft.ops import op as ops
-from camshaft.ops.checks import COMPLEX
+from camshaft.ops.checks import COMPLEX, expect_tensor
 from camshaft.ops.parameters import Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -23,8 +24,7 @@ def _samples() -> Iterable[ops.Sample]:
 def _op(name: str, formula: str, function: Callable[..., Any], decompose: Callable[..., Any]) -> ops.Op:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         ops.expect(len(specs) == 1, name, specs, "one tensor")
-        fits = specs[0].is_plain and specs[0].dtype in COMPLEX and 0 not in specs[0].bounds
-        ops.expect(fits, name, specs[0], "complex64 or complex128 with no empty axis")
+        expect_tensor(name, specs[0], COMPLEX)
         dtype = as_dtype(specs[0].dtype)
         return (TensorSpec(specs[0].shape, dtype if name == "conj" else PARTS[dtype]),)
 
@@ -32,7 +32,9 @@ def _op(name: str, formula: str, function: Callable[..., Any], decompose: Callab
         return (np.asarray(function(inputs[0])),)
 
     def error_samples() -> Iterable[ops.ErrorSample]:
-        yield ops.ErrorSample((TensorSpec((2,), f32),), {}, "wanted complex64 or complex128")
+        yield ops.ErrorSample((TensorSpec((2,), f32),), {}, "wanted a tensor of complex64 or complex128")
+        ragged = TensorSpec((2, Extent("rows", 3)), complex64)
+        yield ops.ErrorSample((ragged,), {}, "an Extent only as its first axis")
 
     return ops.Op(
         name=name,

@@ -2,8 +2,9 @@
 
     fft:  y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n)     ifft: y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n)
 
-rfft is fft of real numbers, f up to n / 2; irfft is ifft where x[n - f] = conj x[f], and real. `n` cuts the axis or continues it
-with zeros. `norm`: s is 1 and 1 / n ("backward"), 1 / sqrt(n) for both ("ortho"), or 1 / n and 1 ("forward").
+rfft is fft of real numbers, f up to n / 2; irfft is ifft where x[n - f] = conj x[f], and real. A spectrum of real numbers is real
+at 0 and n / 2, also where one of these is NaN or infinity, as NumPy's and torch's. `n` cuts the axis or continues it with zeros.
+`norm`: s is 1 and 1 / n ("backward"), 1 / sqrt(n) for both ("ortho"), or 1 / n and 1 ("forward").
 
 Lengths with a prime factor above 13 are convolutions (Bluestein): f t = (f^2 + t^2 - (f - t)^2) / 2, so that
     y[f] = c[f] sum_t (x[t] c[t]) conj c[f - t],   c[t] = exp(-pi sqrt(-1) t^2 / n),
@@ -25,7 +26,7 @@ from camshaft.extent import Extent
 from camshaft.ops import op as ops
 from camshaft.ops.fft import prime
 from camshaft.ops.fft.factors import padded, radices, roots
-from camshaft.ops.fft.sizes import MOST_POINTS, own_points, table
+from camshaft.ops.fft.sizes import MOST_POINTS, own_points, real_at, table
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
 
@@ -86,7 +87,10 @@ def _reference(t: Transform, inputs: Sequence[ops.Array], attrs: ops.Attrs) -> t
     """By NumPy in longdouble."""
     (x,) = inputs
     wide = x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
-    found = getattr(np.fft, t.name)(wide, attrs.get("n"), attrs.get("axis", -1), attrs.get("norm"))
+    axis = attrs.get("axis", -1)
+    found = getattr(np.fft, t.name)(wide, attrs.get("n"), axis, attrs.get("norm"))
+    if x.dtype.kind != "c" and not t.gives_real:  # NumPy rounds at n / 2 where it convolves
+        np.moveaxis(found.imag, axis, -1)[..., real_at(attrs.get("n") or x.shape[axis])] = 0
     return (found.astype(np.float64 if t.gives_real else np.complex128),)
 
 
@@ -124,8 +128,6 @@ def _rows(t: Transform, f: Any, x: Any, n: int, scale: float) -> Any:
         return prime.transformed(f, functools.partial(_by_passes, f), x[:, :n] if n < x.shape[1] else x, n, scale)
     if radices(n) is None:
         return _convolved(f, x, n, keep, t.inverse, scale)
-    if t.inverse and not pairs:
-        x, pairs = _as_pairs(f, x), True
     form = "complex" if pairs else "from_real"
     return _by_passes(f, x, n, form, inverse=t.inverse, scale=scale, keep=keep)
 
@@ -164,10 +166,10 @@ def _convolved(f: Any, x: Any, n: int, keep: int, inverse: bool, scale: float) -
     dtype, m = as_dtype(x.dtype), padded(2 * n - 1)
     chirp, spectrum = _chirp(n, inverse)
     x = x[:, :n] if n < x.shape[1] else x
-    form = "complex" if len(x.shape) == 3 else "from_real"
+    form, real = ("complex", None) if len(x.shape) == 3 else ("from_real", n)
     product = f.fft_rows(x, table(form, m, dtype, chirp, spectrum), n=m, form=form, turn_in=True, turn_out=True)
     back = table("complex", m, dtype, chirp)
-    return f.fft_rows(product, back, n=m, inverse=True, turn_out=True, scale=scale / m, keep=keep)
+    return f.fft_rows(product, back, n=m, inverse=True, turn_out=True, scale=scale / m, keep=keep, real=real)
 
 
 @functools.lru_cache(8)
@@ -228,6 +230,6 @@ def _op(t: Transform, formula: str) -> ops.Op:
 OPS = {
     "fft": _op(Transform("fft", False, False), "y[f] = s sum_t x[t] exp(-2 pi sqrt(-1) f t / n)"),
     "ifft": _op(Transform("ifft", True, False), "y[t] = s sum_f x[f] exp(2 pi sqrt(-1) f t / n)"),
-    "rfft": _op(Transform("rfft", False, True), "fft of real x, f up to n / 2"),
+    "rfft": _op(Transform("rfft", False, True), "fft of real x, f up to n / 2; real at 0 and n / 2"),
     "irfft": _op(Transform("irfft", True, True), "ifft where x[n - f] = conj x[f], a real result"),
 }

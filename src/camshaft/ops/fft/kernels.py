@@ -41,6 +41,7 @@ def fft_pass(
     scale: float,
     before: int,
     after: int,
+    real: int,
 ) -> None:
     # y[q + step (radix p + j)] = w^(p j) sum_i x[q + step (p + m i)] exp(-2 pi sqrt(-1) i j / radix)
     row, p = k.program(0), k.program(1)
@@ -67,7 +68,7 @@ def fft_pass(
             if after:
                 place = q + (p * radix + j) * step + after
                 value = times(k, value, _factor(factors, place, inverse))
-            _store(k, out, row, q + (p * radix + j) * step, value, made, limit, inverse)
+            _store(k, out, row, q + (p * radix + j) * step, value, made, limit, inverse, real)
 
 
 def _factor(factors: Array, place: Value, inverse: bool) -> Complex:
@@ -92,8 +93,9 @@ class _Source:
             low, high = (self.k.bitcast(part.to(u32), f32) for part in (word, word >> 32))
             return (high, low) if self.inverse else (low, high)
         if self.kind == "real":
-            return self._number(i), self.k.const(0.0, self.x.dtype)
-        pair = self._number(i * 2), self._number(i * 2 + 1)
+            pair = self._number(i), self.k.const(0.0, self.x.dtype)
+        else:
+            pair = self._number(i * 2), self._number(i * 2 + 1)
         return (pair[1], pair[0]) if self.inverse else pair
 
     def _of_parts(self, i: Value) -> Complex:
@@ -104,13 +106,17 @@ class _Source:
         return self.k.select(i < self.width, self.k.gather(self.x, self.row, inside), 0.0)
 
 
-def _store(k: Tracer, out: Array, row: Value, i: Value, value: Complex, made: str, limit: int, inverse: bool) -> None:
+def _store(
+    k: Tracer, out: Array, row: Value, i: Value, value: Complex, made: str, limit: int, inverse: bool, real_n: int
+) -> None:
     """Stores element i: as `made` says in 'parts', or as 'pairs', 'words' or 'real' numbers of the row's first `limit`
-    elements."""
+    elements. The spectrum of `real_n` real numbers is real at 0 and real_n / 2, also where one is NaN or infinity."""
     if made == "parts":
         out[row, 0, i], out[row, 1, i] = value
         return
     real, imaginary = (value[1], value[0]) if inverse else value
+    if real_n:
+        imaginary = k.select((i < 1) | (i == real_n // 2) if real_n % 2 == 0 else i < 1, 0.0, imaginary)
     if made == "words":
         out[row, i] = as_word(k, real, imaginary)
         return
@@ -166,11 +172,12 @@ def real_spectrum(
         even = (a[0] + b[0]) * (0.5 * scale), (a[1] - b[1]) * (0.5 * scale)
         odd = (a[1] + b[1]) * (0.5 * scale), (b[0] - a[0]) * (0.5 * scale)
         turned = times(k, odd, (factors[0, f + turn], factors[1, f + turn]))
+        real, imaginary = even[0] + turned[0], k.select(f > 0, even[1] + turned[1], 0.0)
         if made == "words":
-            out[row, f] = as_word(k, even[0] + turned[0], even[1] + turned[1])
+            out[row, f] = as_word(k, real, imaginary)
             continue
-        k.scatter(out, even[0] + turned[0], row, f * 2)
-        k.scatter(out, even[1] + turned[1], row, f * 2 + 1)
+        k.scatter(out, real, row, f * 2)
+        k.scatter(out, imaginary, row, f * 2 + 1)
 
 
 @kernel

@@ -76,5 +76,5 @@ def transformed(f: Any, by_passes: Callable[..., Any], x: Any, n: int, scale: fl
     sums, differences = (f.take_along_axis(z, order, axis=-1).reshape((rows, half, 1)) for order in orders)
     real, signs = np.array([scale, 0], dtype.numpy), np.array([1, -1], dtype.numpy)
     pairs = sums + differences * signs + x[:, :1].reshape((rows, 1, 1)) * real
-    total = f.sum(x, axes=(-1,)).reshape((rows, 1, 1)) * real
+    total = f.where(np.array([True, False]), f.sum(x, axes=(-1,)).reshape((rows, 1, 1)) * scale, 0.0)
     return f.concat(total, pairs, axis=1)

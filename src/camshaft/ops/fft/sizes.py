@@ -29,7 +29,8 @@ HALVED = ("rfft", "irfft")
 
 @dataclass(frozen=True)
 class Sizes:
-    """A transform's numbers: `points` of its passes, `width` real numbers of a row that it reads, `keep` elements made."""
+    """A transform's numbers: `points` of its passes, `width` real numbers of a row that it reads, `keep` elements made,
+    the spectrum of `real` real numbers or of others."""
 
     form: str
     n: int
@@ -41,6 +42,7 @@ class Sizes:
     scale: float
     before: int = 0
     after: int = 0
+    real: int = 0
 
     @property
     def makes(self) -> str:
@@ -67,6 +69,9 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     keep = attrs.get("keep") or most
     fits = isinstance(keep, int) and 0 < keep <= most and (keep == most or form not in HALVED)
     ops.expect(fits, NAME, f"keep {keep!r}", f"keep of 1 to {most}")
+    real = real_points(form, n, attrs)
+    fits = real == 0 or (0 < real <= n and FORMS[form][1] == "pairs" and halves == 1)
+    ops.expect(fits, NAME, f"real {real!r} with {form}", f"real up to {n}, with pairs made")
     own, turned = table(form, n, f32).shape[1], [bool(attrs.get(name)) for name in ("turn_in", "turn_out")]
     ops.expect(not any(turned) or halves == 1, NAME, f"turn_in or turn_out with {form}", "neither for rfft and irfft")
     wanted = TensorSpec((2, own + n * sum(turned)), x.dtype)
@@ -74,12 +79,30 @@ def sizes_of(specs: Sequence[TensorSpec], attrs: ops.Attrs) -> Sizes:
     inverse, width = bool(attrs.get("inverse")), int(np.prod(x.bounds[1:]))
     before, after = own * turned[0], (own + n * turned[0]) * turned[1]
     scale = attrs.get("scale", 1.0)
-    return Sizes(form, n, n // halves, x.bounds[0], width, keep, inverse, scale, before, after)
+    return Sizes(form, n, n // halves, x.bounds[0], width, keep, inverse, scale, before, after, real)
+
+
+def real_points(form: str, n: int, attrs: ops.Attrs) -> int:
+    """The number of real numbers whose spectrum is made, with its parts as they are; 0 for other spectra."""
+    own = form == "from_real" and not attrs.get("turn_in") and not attrs.get("turn_out")
+    return attrs.get("real") or (n if own else 0)
 
 
 def own_points(form: str, width: int) -> int:
     """The default number of points for rows of this many elements."""
     return 2 * (width - 1) if form == "irfft" else width
+
+
+def real_at(n: int) -> list[int]:
+    """Where the spectrum of n real numbers is real."""
+    return [0] if n % 2 else [0, n // 2]
+
+
+def complex_at(n: int, keep: int) -> ops.Array:
+    """Which parts of the first `keep` pairs of such a spectrum may differ from 0."""
+    found = np.ones((n, 2), np.bool_)
+    found[real_at(n), 1] = False
+    return found[:keep]
 
 
 def table(form: str, n: int, dtype: DType, *turned: ops.Array) -> ops.Array:

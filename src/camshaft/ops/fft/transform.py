@@ -3,6 +3,7 @@
 The ops of fft.py are made of it. `form` says what rows are: 'complex' (pairs to pairs), 'from_real', 'to_real' (the real parts),
 and for even n by a complex transform of n / 2 points 'rfft' and 'irfft'. Rows shorter than n are continued with zeros. After its
 own factors, a table may have n by which the transform multiplies what it reads (`turn_in`), and n for what it makes (`turn_out`).
+The spectrum of real numbers, which `real` counts where the form does not say so, has imaginary parts of 0 at 0 and real / 2.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from camshaft.lang import Constant, Kernel
 from camshaft.ops import op as ops
 from camshaft.ops.fft.factors import Pass, passes, turn_of_real
 from camshaft.ops.fft.kernels import TILE, fft_pass, half_spectrum, real_spectrum, transposed_columns
-from camshaft.ops.fft.sizes import FORMS, HALVED, NAME, Sizes, own_points, sizes_of, table
+from camshaft.ops.fft.sizes import (
+    FORMS,
+    HALVED,
+    NAME,
+    Sizes,
+    complex_at,
+    own_points,
+    real_at,
+    real_points,
+    sizes_of,
+    table,
+)
 from camshaft.ops.kernels import blocks
 from camshaft.ops.parameters import Attribute, Parameters
 from camshaft.ops.spec import TensorSpec
@@ -52,11 +64,12 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
         found = np.fft.rfft(values, n)
     else:
         found = np.fft.ifft(values, n) * n if attrs.get("inverse") else np.fft.fft(values, n)
-    found = (found * turned[-1] if attrs.get("turn_out") else found)[:, : attrs.get("keep")]
-    found = found * np.longdouble(attrs.get("scale", 1.0))
-    if FORMS[form][1] == "real":
-        return (found.real.astype(np.float64),)
-    return (np.stack([found.real, found.imag], -1).astype(np.float64),)
+    found = found * turned[-1] if attrs.get("turn_out") else found
+    if real := real_points(form, n, attrs):
+        found.imag[:, real_at(real)] = 0
+    found = found[:, : attrs.get("keep")]
+    parts = np.stack([found.real, found.imag], -1) * np.longdouble(attrs.get("scale", 1.0))
+    return ((parts[..., 0] if FORMS[form][1] == "real" else parts).astype(np.float64),)
 
 
 # --- launches ----------------------------------------------------------------------------------------------------------
@@ -111,10 +124,11 @@ def _pass(s: Sizes, step: Pass, arrays: tuple[ops.Operand, ...], kind: str, made
         "kind": kind,
         "made": made,
         "limit": keep if made != "parts" else 0,
-        "inverse": (s.inverse or s.form == "irfft") and (kind in ("pairs", "words") or made != "parts"),
+        "inverse": (s.inverse or s.form == "irfft") and not kind == made == "parts",
         "scale": s.scale if made != "parts" else 1.0,
         "before": s.before if kind != "parts" else 0,
         "after": s.after if made != "parts" else 0,
+        "real": s.real if made != "parts" else 0,
     }
     return ops.Launch(fft_pass, arrays, (ops.Cells(s.rows), ops.Cells(step.m)), constants)
 
@@ -136,6 +150,7 @@ _CASES = (
     ("complex", 2048, 2000, False, None),
     ("complex", 77, 77, False, None),
     ("from_real", 26, 26, False, 14),
+    ("from_real", 18, 18, True, None),
     ("to_real", 9, 5, True, None),
     ("rfft", 30, 30, False, None),
     ("irfft", 12, 7, True, None),
@@ -153,7 +168,7 @@ def _samples() -> Iterable[ops.Sample]:
             attrs |= {"scale": 1 / n} if inverse else {}
             x = rng.normal(size=shape).astype(dtype.numpy)
             turned = [rng.normal(size=n) + 1j * rng.normal(size=n) for _ in range(2 if n in (60, 26) else 0)]
-            attrs |= {"turn_in": True, "turn_out": True} if turned else {}
+            attrs |= {"turn_in": True, "turn_out": True, "real": keep} if turned else {}
             yield ops.Sample(f"{form} {n} of {width} {dtype}", (x, table(form, n, dtype, *turned)), attrs)
 
 
@@ -166,6 +181,7 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
     yield ops.ErrorSample((x, tables), {"n": 9, "form": "rfft"}, "n of even points")
     yield ops.ErrorSample((pairs, tables), {"n": 8, "keep": 9}, "keep of 1 to 8")
     yield ops.ErrorSample((pairs, tables), {"n": 12}, "the table of factors")
+    yield ops.ErrorSample((pairs, tables), {"n": 8, "real": 9}, "wanted real up to 8")
 
 
 # The form of a gradient by the form of its transform: the conjugate transpose of a Fourier matrix is the inverse transform's.
@@ -179,6 +195,8 @@ def _vjp(f: Any, dy: Any, y: Any, x: Any, factors: Any, **attrs: Any) -> tuple[A
     once = np.array([1.0, *[0.5] * (s.n // 2 - 1), 1.0], as_dtype(x.dtype).numpy)
     if s.form == "rfft":
         dy = dy * once[:, None]
+    if s.real:
+        dy = f.where(complex_at(s.real, s.keep), dy, 0.0)
     if s.form not in HALVED:
         turned = {"turn_in": s.after > 0, "turn_out": s.before > 0}
         given |= {"inverse": not s.inverse, "keep": min(x.shape[1], s.n), **turned}
@@ -217,6 +235,7 @@ OP = ops.Op(
             Attribute("keep", "int | None", None),
             Attribute("turn_in", "bool", False),
             Attribute("turn_out", "bool", False),
+            Attribute("real", "int | None", None),
         ),
     ),
     infer=_infer,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import PlanError
+from camshaft.errors import PlanError, reason_of
 
 HUGE_PAGE = 1 << 21
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1 and later; Python has no name for it
@@ -80,7 +80,7 @@ def keep_in_memory(memory: Memory) -> None:
     if lock is None:
         raise PlanError("weights cannot be kept in memory: this system has no mlock")
     if memory.nbytes and lock(ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)):
-        reason = os.strerror(ctypes.get_errno())
+        reason = reason_of(OSError(number := ctypes.get_errno(), os.strerror(number)))
         raise PlanError(f"{memory.nbytes} bytes of weights cannot be kept in memory: {reason}; see ulimit -l")
 
 

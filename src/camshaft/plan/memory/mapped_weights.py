@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import PlanError, StoreError
+from camshaft.errors import PlanError, StoreError, reason_of
 from camshaft.formats.tensor import FileTensor
 from camshaft.plan.memory.loading import LoadRequest
 from camshaft.store.file_lock import SAFE_FLAGS, owned_file
@@ -124,7 +124,7 @@ def _opened(path: Path, nbytes: int, bounds: tuple[int, ...]) -> MappedWeight | 
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StoreError(f"{path}: cannot be read: {reason_of(error)}") from error
     status = os.fstat(descriptor)
     if status.st_size != nbytes or not is_ours(status):
         os.close(descriptor)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from camshaft.errors import SettingError, shortened
+from camshaft.errors import SettingError, reason_of, shortened
 from camshaft.serve.requests.respond import compact
 from camshaft.store.file_lock import NO_LOCKS, try_lock
 
@@ -64,7 +64,7 @@ def _opened(source: Path) -> BinaryIO:
     try:
         file = open(source, "rb")  # noqa: SIM115 - the caller closes it
     except OSError as error:
-        raise SettingError(f"{source}: cannot be read: {error.strerror or error}") from None
+        raise SettingError(f"{source}: cannot be read: {reason_of(error)}") from None
     if not _is_regular(file):  # it is read twice: to count its lines, and to answer them
         file.close()
         raise SettingError(f"{source}: is not a regular file; wanted one that can be read twice")
@@ -94,7 +94,7 @@ class Results:
         try:
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - __exit__ closes it
         except OSError as error:
-            raise SettingError(f"{path}: cannot be written: {error.strerror or error}") from None
+            raise SettingError(f"{path}: cannot be written: {reason_of(error)}") from None
         try:
             if not _is_regular(self._file):
                 raise SettingError(f"{path}: is not a regular file; a later run could not continue it")
@@ -159,7 +159,7 @@ class Results:
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:  # a full disk
-            raise SettingError(f"{self._path}: a result cannot be written: {error.strerror or error}") from None
+            raise SettingError(f"{self._path}: a result cannot be written: {reason_of(error)}") from None
 
 
 def _result_lines(file: BinaryIO) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from camshaft.errors import ModelError
+from camshaft.process import python_child
 
 READY = r"serving .* at (http://\S+)/v1,"
 STOP_S, POLL_S = 10.0, 0.05
 
 
 def serve_command(model: str, *options: str) -> list[str]:
-    """The command line of `camshaft serve` at any free port."""
-    return [sys.executable, "-m", "camshaft", "serve", model, "--port", "0", *options]
+    """The command line of `camshaft serve` at any free port, which ends with this process."""
+    return python_child("camshaft", "serve", model, "--port", "0", *options)
 
 
 @contextmanager

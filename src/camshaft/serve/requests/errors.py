@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.errors import CamshaftError, ContextError, ModelError, PromptError, SettingError
+from camshaft.errors import CamshaftError, ContextError, ModelError, PromptError, SettingError, hints_for
 from camshaft.generate.engine.request import TimeLimitError
 from camshaft.generate.engine.request_queue import QueueFullError
 
@@ -36,10 +36,11 @@ _OF_ERROR: dict[type[CamshaftError], tuple[int, str]] = {
 
 
 class HttpError(Exception):
-    """An answer other than 200. `param` is the field that is wrong, `code` a word for programs."""
+    """An answer other than 200. `param` is the field that is wrong, `code` a word for programs. A client cannot give the
+    library's keywords, such as another context, so that hints of them are left out."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(hints_for(message))
         self.status, self.code, self.param = status, code, param
 
     @property
@@ -64,8 +65,7 @@ def http_error(error: Exception) -> HttpError:
         return error
     for kind, (status, code) in _OF_ERROR.items():
         if isinstance(error, kind):
-            # A client cannot give the server another context.
-            return HttpError(status, str(error).replace(" or raise context=", ""), code=code)
+            return HttpError(status, str(error), code=code)
     if isinstance(error, CamshaftError):
         return HttpError(500, str(error), code="failed")
     return HttpError(500, "the server failed; its log says how", code="failed")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from camshaft.errors import MissingExtraError, StoreError
+from camshaft.errors import MissingExtraError, StoreError, reason_of
 from camshaft.observe.page import filled
 from camshaft.plan.execution_plan import ExecutionPlan
-from camshaft.store.files import atomic_file, reason
+from camshaft.store.files import atomic_file
 from camshaft.train.memory import memory_by_kind
 from camshaft.train.record.history import History, Point
 from camshaft.train.trainer import Progress
@@ -153,7 +153,7 @@ class Events:
         try:
             self._writer: Any = self.check()(os.fspath(folder), purge_step=done + 1 if done else None)
         except OSError as error:
-            raise StoreError(f"{os.fspath(folder)}: cannot be written: {reason(error)}") from error
+            raise StoreError(f"{os.fspath(folder)}: cannot be written: {reason_of(error)}") from error
 
     @staticmethod
     def check() -> Any:

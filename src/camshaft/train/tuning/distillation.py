@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.errors import FormatError, PlanError, StoreError
+from camshaft.errors import FormatError, PlanError, StoreError, reason_of
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.mapped import path_for_messages
 from camshaft.models.convert.convert import convert
@@ -99,7 +99,7 @@ def distill_quantize(
         try:
             folder = stack.enter_context(work_folder(target.parent, ".distill-"))
         except OSError as error:
-            raise StoreError(f"{path_for_messages(target)}: cannot be written: {error.strerror}") from error
+            raise StoreError(f"{path_for_messages(target)}: cannot be written: {reason_of(error)}") from error
         student = _student(stack, folder, Path(model), file_type, pure, threads)
         learned, held_out = _windows(student.full, data, given)
         validation = Validation([(ids,) for ids in held_out], max(given.steps // 10, 1))

@@ -109,7 +109,7 @@ class FinetuneOptions:
             raise PlanError("finetune: got the method qat without a type; wanted the one to round to, such as Q4_0")
         if self.batch % self.micro_batches:
             raise PlanError(
-                f"finetune: got batch={self.batch} in micro_batches={self.micro_batches}; wanted a batch that divides"
+                f"finetune: got batch={self.batch} with micro_batches={self.micro_batches}; wanted a multiple of these"
             )
 
 

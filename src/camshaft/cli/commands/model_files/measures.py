@@ -10,7 +10,7 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_json
-from camshaft.errors import SettingError
+from camshaft.errors import SettingError, reason_of
 
 _HalfScored = Annotated[
     int, typer.Option(metavar="N", min=4, help="Tokens of a chunk, of which the second half is scored.")
@@ -74,7 +74,7 @@ def perplexity(
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise SettingError(f"{file}: cannot be read: {error.strerror}") from None
+        raise SettingError(f"{file}: cannot be read: {reason_of(error)}") from None
     except UnicodeDecodeError as error:
         raise SettingError(f"{file}: is not UTF-8: byte {error.start} is wrong") from None
     with running.open(model, chunk) as lm:

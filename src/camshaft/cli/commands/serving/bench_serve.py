@@ -125,6 +125,8 @@ def bench_serve(
     workloads = load.workloads()
     if chart is not None and not chart.parent.is_dir():
         raise SettingError(f"--chart {chart}: there is no folder {chart.parent}")
+    if url is None and model is not None and "://" in model:
+        raise SettingError(f"{model} is an address; wanted a model, or --url {model}")
     with ExitStack() as stack:
         if url is None:
             model = model or options.DEFAULT_MODEL

@@ -2,9 +2,10 @@
 often as `direct`, with stride 2 three quarters as often (winograd_transforms.py).
 
 Its error is 2.6 times that of adding products in order with stride 1, 1.1 times with stride 2 (normalized mean squared error;
-5e-13 and 2e-13 for 64 channels and more, which are added in parts of 64); of subnormal elements it is larger. It is relative to
-the greatest elements of the six or nine rows of x that a transform sees, where without transforms it is relative to those of a
-window. Infinity and NaN are exact: a result that is not finite is computed from its window.
+5e-13 and 2e-13 for 64 channels and more, which are added in parts of 64). It is relative to the greatest elements of the six or
+nine rows of x that a transform sees, where without transforms it is relative to those of a window. Of subnormal results it is a
+number of steps of 1.4e-45 in every variant: for 70 channels 30 by `direct`, 160 here, and 380 where weights are subnormal.
+Infinity and NaN are exact: a result that is not finite is computed from its window.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from camshaft.errors import FormatError
-from camshaft.store.files import reason
+from camshaft.errors import FormatError, reason_of
 from camshaft.train.data import Batches
 from camshaft.train.tuning.data.examples import Example, lines_of
 from camshaft.train.tuning.data.rows import layout_of
@@ -115,7 +114,7 @@ class StreamedBatches:
         try:
             return open(self._path, "rb")
         except OSError as error:
-            raise FormatError(f"{self._path}: cannot be read: {reason(error)}") from None
+            raise FormatError(f"{self._path}: cannot be read: {reason_of(error)}") from None
 
     def _example(self, file: Any, i: int) -> Example:
         where = f"{self._path}, line {self._numbers[i]}"
@@ -123,7 +122,7 @@ class StreamedBatches:
             file.seek(self._starts[i])
             line = file.readline()
         except OSError as error:
-            raise FormatError(f"{where}: cannot be read: {reason(error)}") from None
+            raise FormatError(f"{where}: cannot be read: {reason_of(error)}") from None
         if crc32(line) != self._checksums[i]:
             raise FormatError(f"{where}: is another one than before the first step; wanted a file that stays as it is")
         return self._parse(where, line)

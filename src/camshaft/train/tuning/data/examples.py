@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from camshaft.errors import FormatError, ModelError
+from camshaft.errors import FormatError, ModelError, reason_of
 from camshaft.formats.mapped import shown_value
-from camshaft.store.files import reason
 from camshaft.text.chat import ChatTemplate, encode_chat
 from camshaft.text.tokenizer import Tokenizer
 
@@ -102,7 +101,7 @@ def lines_of(path: str | os.PathLike[str]) -> Iterator[tuple[int, int, bytes]]:
                     yield number, start, line
                 start += len(line)
     except OSError as error:
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {reason(error)}") from None
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {reason_of(error)}") from None
     if is_empty:
         raise FormatError(f"{os.fspath(path)}: has no line; wanted one JSON object a line")
 
@@ -111,7 +110,10 @@ def object_of(where: str, line: bytes) -> dict[str, Any]:
     """The object of a line. Some editors put a byte order mark before the first one."""
     try:
         given = json.loads(line.decode("utf-8-sig"))
-    except ValueError as error:  # UnicodeDecodeError is one
+    except json.JSONDecodeError as error:
+        what = f"is not JSON ({error.msg.lower()} at column {error.colno})"
+        raise FormatError(f"{where}: {what}; wanted a JSON object in UTF-8") from None
+    except UnicodeDecodeError as error:
         raise FormatError(f"{where}: {error}; wanted a JSON object in UTF-8") from None
     except RecursionError:
         raise FormatError(f"{where}: is nested too deeply; wanted a JSON object") from None
