@@ -68,7 +68,7 @@ def test_what_is_no_file_is_refused(cli: Any, tmp_path: Path) -> None:
     one_line(
         cli("generate", "smollm2", "--file", str(tmp_path / "none")), f"camshaft: {tmp_path / 'none'}: no such file"
     )
-    one_line(cli("rerank", "smollm2", "q", str(tmp_path / "none")), f"camshaft: {tmp_path / 'none'}: no such file")
+    one_line(cli("rerank", "smollm2", "q", str(tmp_path / "none")), f"camshaft: {tmp_path / 'none'}: cannot be read")
     one_line(cli("pull", str(tmp_path / "none.whl")), "no such file")
     one_line(cli("pull", "nothing"), "unknown model 'nothing'; known: smollm2")
     if hasattr(os, "mkfifo"):

@@ -27,6 +27,8 @@ add subtract multiply divide minimum maximum floor_divide remainder power equal 
 logical_and logical_or logical_xor
 """
 BINARY = _BINARY.split()
+# The stubs have the ops' own arguments.
+CALLS: Any = cs
 FOLDS = ["sum", "prod", "max", "min", "mean", "argmax", "argmin"]
 TOLERANCE = {"f2": 2e-3, "f4": 2e-6, "f8": 1e-12}
 
@@ -118,6 +120,9 @@ MOVES = {
     "embedding": (lambda s, x: s.embedding([0, -1], x), lambda x: x[np.array([0, -1])]),
     "outer": (lambda s, x: s.outer(x, x), lambda x: np.outer(x, x)),
     "clip": (lambda s, x: s.clip(x, None, x), lambda x: np.minimum(x, x)),
+    "sort": (lambda s, x: s.sort(x, 0), lambda x: np.sort(x, 0)),
+    "argsort": (lambda s, x: s.argsort(x, 0, to="i64"), lambda x: np.argsort(x, 0, kind="stable")),
+    "cummax": (lambda s, x: s.cummax(x, 0), lambda x: np.maximum.accumulate(x, 0)),
 }
 
 
@@ -247,6 +252,31 @@ def test_messages_have_the_callers_shapes() -> None:
     x = np.ones((2, 3), np.complex64)
     for call in (functools.partial(cs.softcap, np.ones((2, 3), "f4"), cap=0.0), functools.partial(cs.add, x, x)):
         assert "281474976710656" not in str(outcome(call))
+
+
+BY_POSITION: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys((*FOLDS, "flip", "sort", "argsort", "cumsum", "softmax"), (0,)),
+    "roll": (2, 1),
+    "repeat": (2, 0),
+    "tile": ((2, 1),),
+    "pad": (((1, 0), (0, 2)),),
+    "broadcast_to": ((2, 3, 4),),
+    "take_along_axis": (np.zeros((1, 4), "i4"), 0),
+}
+
+
+def test_graphs_take_attributes_by_position() -> None:
+    graph = cs.Graph()
+    x = graph.input("x", (3, 4), "f4")
+    for name, given in BY_POSITION.items():
+        graph.output(name, getattr(cs, name)(x, *given))
+    found = cs.compile(graph).run(x=X)
+    for name, given in BY_POSITION.items():
+        np.testing.assert_array_equal(found[name], getattr(cs, name)(X, *given), name)
+    with pytest.raises(ArrayTypeError, match="got 3 arguments by position; wanted 1, then axis"):
+        CALLS.sort(x, 0, 1)
+    with pytest.raises(ArrayTypeError, match="got axis by position and by name"):
+        CALLS.sum(x, 0, axis=1)
 
 
 @pytest.mark.full

@@ -53,6 +53,14 @@ def test_scatter_add_adds_in_the_order_of_the_indices() -> None:
     assert made.tolist() == [wanted, 0]
 
 
+@pytest.mark.parametrize(
+    ("name", "attrs"), [("transpose", {"axes": ()}), ("flip", {}), ("slice", {"starts": (), "sizes": ()})]
+)
+def test_references_keep_a_tensor_without_axes(name: str, attrs: dict[str, Any]) -> None:
+    (y,) = ops.get(name).reference([np.array(3.0)], attrs)
+    assert (y.shape, y.tolist()) == ((), 3.0)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
 def test_the_variants_of_scatter_add_give_the_same_bits(dtype: str) -> None:
     """Also for duplicates, negative indices and those out of bounds, where an axis in the middle is indexed."""

@@ -6,12 +6,14 @@ Calls of one or two plain inputs have functions of their own: 20 ns more than th
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from camshaft import ops
 from camshaft.dtypes import as_dtype
+from camshaft.eager.numpy_calls import by_position
 from camshaft.eager.tables import table
+from camshaft.errors import ArrayTypeError
 from camshaft.graph import functions as of_graphs
 from camshaft.graph.tensor import Tensor
 from camshaft.ops.signatures import help_of_function, of_both
@@ -21,17 +23,24 @@ Function: TypeAlias = Callable[..., Any]
 Calls: TypeAlias = dict[str | None, Function]
 
 
-# Ops of one tensor whose attributes NumPy takes by position, and their names.
+# Ops of one tensor whose attribute NumPy takes by position, its name and form; those of numpy_calls/by_position.py besides.
 _BY_POSITION: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "transpose": ("axes", lambda axes: None if axes is None else tuple(axes)),
     "cast": ("to", lambda dtype: as_dtype(dtype).name),
+    **dict.fromkeys(
+        ("sum", "prod", "mean", "max", "min", "argmax", "argmin", "softmax", "log_softmax"), ("axis", lambda axis: axis)
+    ),
 }
 
 
-def _by_name(name: str, inputs: Sequence[Any], attrs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    if name not in _BY_POSITION:
+def _by_name(name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if name in by_position.NAMES:
+        return by_position.named(name, tuple(inputs), attrs)
+    if name not in _BY_POSITION or len(inputs) > 2:
         return inputs, attrs
     attribute, plain = _BY_POSITION[name]
+    if len(inputs) == 2 and {attribute, "axes"} & set(attrs):
+        raise ArrayTypeError(f"{name}: got {attribute} by position and by name; wanted one of the two")
     given = {attribute: inputs[1], **attrs} if len(inputs) == 2 else attrs
     return inputs[:1], {key: plain(value) if key == attribute else value for key, value in given.items()}
 

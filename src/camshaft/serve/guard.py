@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 from camshaft.errors import SettingError
+from camshaft.formats.texts import read_text
 from camshaft.serve.requests.errors import TWO_LENGTHS, HttpError
 
 OPEN_PATHS = frozenset(
@@ -92,7 +93,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     """The digests of the keys in a file: one a line, as the key itself or as sha256:HEX. Lines that begin with # are comments.
 
     Raises SettingError if the file has no key or a line is not a digest."""
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    lines = [line.strip() for line in read_text(path).splitlines()]
     keys = tuple(_digest(line, path) for line in lines if line and not line.startswith("#"))
     if not keys:
         raise SettingError(f"{path} has no API key; wanted one a line")

@@ -47,7 +47,7 @@ def test_one_option_gives_the_form_of_the_answer(cli: Any, lm: Any, model_file: 
     wrong = {
         ("--regex", "a", "--json-schema", "{}"): "--json-schema and --regex are given; wanted one of them",
         ("--json-schema", "{"): "the JSON schema is not JSON",
-        ("--grammar-file", str(gbnf)): "rules.gbnf is not UTF-8 text",
+        ("--grammar-file", str(gbnf)): "rules.gbnf: is not UTF-8: byte 0 is wrong",
     }
     for given, message in wrong.items():
         result = cli("generate", model_file, "-p", "Hi", *given)

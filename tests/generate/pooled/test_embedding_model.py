@@ -201,6 +201,12 @@ def test_lines_of_stdin_end_at_line_feeds_only(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.loadtxt(result.stdout.splitlines()), wanted, atol=1e-6)
 
 
+def test_stdin_that_is_no_utf8_is_refused_in_any_locale(tmp_path: Path) -> None:
+    path, app = str(tiny_encoder("bert", tmp_path)), make_app(["embed"])
+    result = CliRunner().invoke(app, ["embed", path, "--threads", "1"], input=b"cat\nabc \xff\n")
+    assert (result.exit_code, result.stderr) == (2, "camshaft: stdin: is not UTF-8: byte 8 is wrong\n")
+
+
 @pytest.mark.parametrize("name", ["bert", "gemma-embedding", "bert-rerank"])
 def test_a_second_start_compiles_nothing_and_says_the_same(name: str, tmp_path: Path) -> None:
     """Of another file with the same header too: its types of tokens are in the plan in another form."""

@@ -112,7 +112,7 @@ def test_distilling_lowers_the_divergence_and_keeps_the_size(tmp_path: Path) -> 
         train.distill_quantize(base, out, "Q4_0", text)
     for given, message in (
         (text.with_name("none"), "none: cannot be read"),
-        (plain, "cannot be read"),
+        (plain, "plain.gguf: is not UTF-8: byte"),
     ):
         with pytest.raises(CamshaftError, match=message):
             train.distill_quantize(base, out, "Q4_0", given, force=True)

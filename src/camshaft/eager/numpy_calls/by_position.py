@@ -1,4 +1,5 @@
-"""NumPy's calls of ops without kernels: attributes by position, integers as floats or indexes, arrays without elements."""
+"""NumPy's calls of ops that move, order and scan elements, and of ops without kernels: attributes by position, integers as
+floats or indexes, arrays without elements."""
 
 from __future__ import annotations
 
@@ -28,6 +29,22 @@ def _activation(x: Any, **attrs: Any) -> Any:
     return np.array(x)
 
 
+def _sorted(x: Any, axis: int = -1, descending: bool = False) -> Any:
+    return np.sort(x, axis)
+
+
+def _order(x: Any, axis: int = -1, descending: bool = False, to: str = "i32") -> Any:
+    return np.argsort(x, axis).astype(as_dtype(to).numpy)
+
+
+def _scan(x: Any, axis: int = -1, reverse: bool = False, to: str | None = None) -> Any:
+    return np.cumsum(x, axis, None if to is None else as_dtype(to).numpy)
+
+
+def _extremes(x: Any, axis: int = -1, reverse: bool = False) -> Any:
+    return np.maximum.accumulate(x, axis)
+
+
 # Op -> arrays, attributes in NumPy's order, and NumPy's function for arrays without elements.
 _CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
     "flip": (1, ("axis",), np.flip),
@@ -42,6 +59,10 @@ _CALLS: dict[str, tuple[int, tuple[str, ...], Callable[..., Any]]] = {
     "put": (3, ("axis",), _put),
     "scatter_add": (3, ("axis",), _put),
     "one_hot": (1, ("num_classes",), _one_hot),
+    "sort": (1, ("axis",), _sorted),
+    "argsort": (1, ("axis",), _order),
+    **dict.fromkeys(("cumsum", "cumprod"), (1, ("axis",), _scan)),
+    **dict.fromkeys(("cummax", "cummin"), (1, ("axis",), _extremes)),
     "tan": (1, (), np.tan),
     **dict.fromkeys(("relu", "hard_swish", "mish"), (1, (), _activation)),
     "leaky_relu": (1, ("negative_slope",), _activation),
@@ -52,16 +73,23 @@ NAMES = tuple(_CALLS)
 _INDEXES = {"take_along_axis": 1, "put": 1, "scatter_add": 1, "one_hot": 0}
 
 
-def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
-    """How the op is called; None where the arguments are its own. ArrayTypeError and ArrayValueError as NumPy raises them."""
-    count, names, function = _CALLS[name]
+def named(name: str, inputs: Inputs, attrs: Attrs) -> tuple[Inputs, Attrs]:
+    """The arrays or tensors of a call, and its attributes by name. ArrayTypeError for more of them than the op has."""
+    count, names, _ = _CALLS[name]
     more = inputs[count:]
     if len(more) > len(names) or set(names[: len(more)]) & set(attrs):
-        raise ArrayTypeError(
-            f"{name}: got {len(inputs)} arguments by position; wanted {count}, then {', '.join(names)}"
-        )
-    arrays = [np.asarray(operand(x, name)) for x in inputs[:count]]
-    given = {key: _plain(value) for key, value in {**dict(zip(names, more, strict=False)), **attrs}.items()}
+        wanted = f"{count}, then {', '.join(names)}" if names else f"{count}"
+        raise ArrayTypeError(f"{name}: got {len(inputs)} arguments by position; wanted {wanted}")
+    return inputs[:count], {**dict(zip(names, more, strict=False)), **attrs}
+
+
+def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
+    """How the op is called; None where the arguments are its own. ArrayTypeError and ArrayValueError as NumPy raises them."""
+    count, _, function = _CALLS[name]
+    taken, by_name = named(name, inputs, attrs)
+    more = inputs[count:]
+    arrays = [np.asarray(operand(x, name)) for x in taken]
+    given = {key: _plain(value) for key, value in by_name.items()}
     at = _INDEXES.get(name)
     odd = at is not None and len(arrays) > at and _becomes_indexes(arrays[at])
     if at is not None and odd:
@@ -69,7 +97,7 @@ def moved(name: str, inputs: Inputs, attrs: Attrs) -> Call | None:
     if name == "tan" and arrays[0].dtype.kind in "biu":
         arrays[0], odd = arrays[0].astype(np.tan(np.empty(0, arrays[0].dtype)).dtype), True
     if all(a.size for a in arrays) and not _gives_nothing(given):
-        return Call(tuple(arrays) if odd else inputs[:count], given) if odd or more or given != attrs else None
+        return Call(tuple(arrays) if odd else taken, given) if odd or more or given != attrs else None
     try:
         return Call(ready=np.array(function(*arrays, **given)))
     except ValueError as error:

@@ -110,9 +110,13 @@ def _first_byte_s(command: list[str], env: dict[str, str]) -> float:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, bufsize=0) as child:
         assert child.stdout is not None
-        child.stdout.read(1)
-        elapsed_s = time.perf_counter() - started
-        _, stderr = child.communicate()
+        try:
+            child.stdout.read(1)
+            elapsed_s = time.perf_counter() - started
+            _, stderr = child.communicate()
+        except BaseException:  # such as SIGTERM's SystemExit: Popen would wait for the child
+            child.kill()
+            raise
     if child.returncode:
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         raise ModelError(f"a benchmark process failed: {lines[-1] if lines else child.returncode}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from camshaft.dtypes import f32
-from camshaft.errors import ContextError, LogitsError, SettingError, count, reason_of
+from camshaft.errors import ContextError, LogitsError, SettingError, count
 from camshaft.extent import Extent
 from camshaft.formats.gguf.file import GGUFFile
 from camshaft.generate.graphs import ModelGraphs
@@ -180,13 +179,3 @@ def _weight_of(node: Node) -> Tensor | None:
     weight = node.inputs[1]
     is_layers = weight.kind == "constant" and weight.name.startswith("blk.") and weight.name.endswith(".weight")
     return weight if is_layers else None
-
-
-def read_text(path: str | os.PathLike[str]) -> str:
-    """A text file in UTF-8. Raises SettingError for anything else."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"{path}: cannot be read: {reason_of(error)}") from None
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path}: is not UTF-8: byte {error.start} is wrong") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from camshaft.dtypes import DTYPES, NAMED, PARTS, DType, as_dtype, f32, i32, u16, u32
+from camshaft.dtypes import DTYPES, NAMED, PARTS, DType, as_dtype, boolean, f32, i32, u16, u32
 from camshaft.errors import ShapeError
 from camshaft.lang import Tracer, ir
 from camshaft.ops import op as ops
@@ -35,7 +35,8 @@ def _compute(k: Tracer, x: ir.Value, to: str) -> ir.Value:
 
 
 def _numpy(x: ops.Array, to: str) -> ops.Array:
-    return np.asarray(x if as_dtype(to) in PARTS else x.real).astype(as_dtype(to).numpy)
+    whole = as_dtype(to) in PARTS or to == boolean.name
+    return np.asarray(x if whole else x.real).astype(as_dtype(to).numpy)
 
 
 def _samples() -> Iterable[ops.Sample]:
@@ -58,12 +59,13 @@ def _samples() -> Iterable[ops.Sample]:
 
 
 def _complex_samples() -> Iterable[ops.Sample]:
-    z = np.array([1 + 2j, -3.5, 0.25j] * 6)
+    z = np.array([1 + 2j, -3.5, 0.25j, 0] * 6)
     for source, to in (
         ("complex64", "complex128"),
         ("complex128", "complex64"),
         ("f32", "complex64"),
         ("complex64", "f16"),
+        ("complex64", "bool"),
     ):
         values = (
             z.astype(as_dtype(source).numpy) if source in ("complex64", "complex128") else z.real.astype(np.float32)
@@ -79,8 +81,10 @@ def _error_samples() -> Iterable[ops.ErrorSample]:
 
 
 def _pairs(k: Tracer, x: ir.Value | Pair, to: str) -> ir.Value | Pair:
-    """To a real dtype, the real part."""
+    """To a real dtype, the real part; to booleans, whether either part is not 0."""
     parts = x if isinstance(x, tuple) else (x, k.const(0.0, f32))
+    if to == boolean.name:
+        return _compute(k, parts[0], to) | _compute(k, parts[1], to)
     if as_dtype(to) not in PARTS:
         return _compute(k, parts[0], to)
     part = PARTS[as_dtype(to)]

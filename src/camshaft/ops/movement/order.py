@@ -205,7 +205,7 @@ OPS = {
         "y = x with the order of its elements reversed along the axes, by default all",
         Parameters("x", (_AXIS,)),
         _flip,
-        lambda x, axis=None: np.ascontiguousarray(np.flip(x, axis)),
+        lambda x, axis=None: np.array(np.flip(x, axis), order="C"),
         _by_slice,
         _flip_samples,
         _flip_errors,

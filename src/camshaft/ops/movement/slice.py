@@ -55,7 +55,7 @@ def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array
     for axis, (start, size, step) in enumerate(zip(attrs["starts"], attrs["sizes"], steps, strict=True)):
         if size is not None:
             x = np.take(x, start + step * np.arange(size), axis)
-    return (np.ascontiguousarray(x),)
+    return (np.array(x, order="C"),)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

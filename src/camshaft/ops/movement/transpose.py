@@ -99,7 +99,7 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 
 
 def _reference(inputs: Sequence[ops.Array], attrs: ops.Attrs) -> tuple[ops.Array, ...]:
-    return (np.ascontiguousarray(np.transpose(inputs[0], attrs.get("axes"))),)
+    return (np.array(np.transpose(inputs[0], attrs.get("axes")), order="C"),)
 
 
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:

@@ -21,6 +21,7 @@ import numpy as np
 from camshaft.errors import FormatError, PlanError, StoreError, reason_of
 from camshaft.formats.gguf.file import open_gguf
 from camshaft.formats.mapped import path_for_messages
+from camshaft.formats.texts import read_text
 from camshaft.models.convert.convert import convert
 from camshaft.models.files.mlx_folder import check_folder
 from camshaft.models.files.quantize import check_target, quantize
@@ -143,11 +144,7 @@ def _student(stack: ExitStack, folder: Path, model: Path, file_type: str, pure: 
 
 def _windows(model: LoraModel, path: str | os.PathLike[str], given: DistillOptions) -> tuple[Windows, list[Array]]:
     """Windows of the first nine tenths of a text, and batches of one held-out window each."""
-    try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
-    ids = np.array(model.tokenizer.encode(text, add_special=False), np.int32)
+    ids = np.array(model.tokenizer.encode(read_text(path), add_special=False), np.int32)
     held = len(ids) // 10
     wanted = 10 * (given.length + 1)
     if len(ids) < wanted:

@@ -41,7 +41,9 @@ def embed(
     """Print the vectors of texts, of length 1.
 
     A line per text with its numbers; --json: one object with the vectors."""
-    wanted = texts or [line.removesuffix("\n") for line in sys.stdin]
+    from camshaft.formats.texts import read_lines
+
+    wanted = texts or read_lines(sys.stdin.buffer, "stdin")
     if not wanted:
         raise SettingError("no texts; give some, or lines on stdin")
     with options.open_embedder(model, threads=threads, context=context, pooling=pooling) as lm:

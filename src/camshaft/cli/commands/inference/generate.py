@@ -170,26 +170,20 @@ def _answer_by_t5(
 
 def _grammar(schema: str | None, schema_file: Path | None, regex: str | None, file: Path | None) -> Grammar | None:
     """The grammar of the answer, by at most one of these options."""
+    from camshaft.formats.texts import read_text
     from camshaft.generate.grammar.grammar import Grammar
 
     of_file = Grammar.lark if file is not None and file.suffix == ".lark" else Grammar.gbnf
     makers = {
         "--json-schema": (schema, Grammar.json_schema),
-        "--json-schema-file": (schema_file, lambda path: Grammar.json_schema(_text_of(path))),
+        "--json-schema-file": (schema_file, lambda path: Grammar.json_schema(read_text(path))),
         "--regex": (regex, Grammar.regex),
-        "--grammar-file": (file, lambda path: of_file(_text_of(path))),
+        "--grammar-file": (file, lambda path: of_file(read_text(path))),
     }
     given = {name: (value, make) for name, (value, make) in makers.items() if value is not None}
     if len(given) > 1:
         raise SettingError(f"{' and '.join(given)} are given; wanted one of them")
     return next((make(value) for value, make in given.values()), None)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is not UTF-8 text: {error}") from None
 
 
 def _is_text(argument: str) -> bool:

@@ -50,10 +50,12 @@ def rerank(
     """Score documents for a query and print them, best first.
 
     A line per document: its score, and its file or text; --json: one object."""
-    texts = [_text(file) for file in files or []] + list(document or [])
+    from camshaft.formats.texts import read_lines, read_text
+
+    texts = [read_text(file) for file in files or []] + list(document or [])
     names = [str(file) for file in files or []] + list(document or [])
     if not texts:
-        texts = names = [line.removesuffix("\n") for line in sys.stdin]
+        texts = names = read_lines(sys.stdin.buffer, "stdin")
     if not texts:
         raise SettingError("no documents; give files, --document TEXT, or lines on stdin")
     with options.open_reranker(model, threads=threads, context=context) as lm:
@@ -65,10 +67,3 @@ def rerank(
     else:
         for i in order:
             print(f"{scores[i]:.7g}", " ".join(names[i].split()), sep="\t")
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{file} is not UTF-8 text: {error}") from None

@@ -10,7 +10,6 @@ import typer
 
 from camshaft.cli import options
 from camshaft.cli.command import Bar, command, print_json
-from camshaft.errors import SettingError, reason_of
 
 _HalfScored = Annotated[
     int, typer.Option(metavar="N", min=4, help="Tokens of a chunk, of which the second half is scored.")
@@ -43,7 +42,8 @@ def imatrix(
     with Bar(f"pulling {model}") as progress:
         path = resolve_model(model, progress)
     check_target(path, out, force)
-    from camshaft.generate.measures.importance import importance_matrix, read_text
+    from camshaft.formats.texts import read_text
+    from camshaft.generate.measures.importance import importance_matrix
     from camshaft.models.files.imatrix import write_imatrix
 
     words = read_text(text)
@@ -71,12 +71,9 @@ def perplexity(
     """Measure how well a model predicts a text.
 
     Prints exp of the mean negative log probability of its tokens, with its standard error, as llama-perplexity does."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"{file}: cannot be read: {reason_of(error)}") from None
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{file}: is not UTF-8: byte {error.start} is wrong") from None
+    from camshaft.formats.texts import read_text
+
+    text = read_text(file)
     with running.open(model, chunk) as lm:
         from camshaft.generate.measures.perplexity import perplexity as measure
 

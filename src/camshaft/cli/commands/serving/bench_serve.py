@@ -176,7 +176,9 @@ async def _measure(target: Target, model: str | None, workloads: list[Workload],
 def _key(file: Path | None) -> str | None:
     if file is None:
         return None
-    lines = file.read_text("utf-8").split()
+    from camshaft.formats.texts import read_text
+
+    lines = read_text(file).split()
     if not lines:
         raise SettingError(f"{file} has no API key")
     return lines[0]
