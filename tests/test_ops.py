@@ -16,6 +16,7 @@ from camshaft.validation.validate import node_of
 from tests.support.references import error_of
 from tests.support.samples import (
     EVERYWHERE,
+    STANDING,
     check_bits,
     covering,
     each_arithmetic,
@@ -29,9 +30,10 @@ from tests.support.samples import (
     without,
 )
 
-# Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
-# or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
-# one lane, so a tenth of such rows is tried there. `full` adds MORE; `soak` has all.
+# The first samples of a variant, at most: those that show most features; of an elementwise row or a reduction, whose frame `add`
+# and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in one lane, so a tenth of such rows is
+# tried there. The default run has the one of them that shows most, and all of them of the ops in ALL; `full` adds the others
+# and MORE; `soak` has all.
 MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 4}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
@@ -53,7 +55,10 @@ FEWER = {
 }
 
 
-def _quick(op, variant, backend, there) -> list:
+ALL = (*STANDING, *EVERYWHERE, *FEWER)
+
+
+def _first(op, variant, backend, there) -> list:
     most = MOST[backend]
     if backend == "simd":
         most = 1 if len(op.variants) > MANY and op.name not in EVERYWHERE else most
@@ -68,9 +73,10 @@ def _quick(op, variant, backend, there) -> list:
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    quick = _quick(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
-    rest = without(there, quick)
-    more = spread(rest, MORE["scalar" if op.name in OF_FORMATS else backend], 0)
+    first = _first(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
+    quick = first if op.name in ALL else covering(op, first, most=1)
+    rest = without(there, first)
+    more = without(first, quick) + spread(rest, MORE["scalar" if op.name in OF_FORMATS else backend], 0)
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)

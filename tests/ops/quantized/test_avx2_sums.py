@@ -35,7 +35,7 @@ def machine(level: str) -> CpuDevice:
 
 
 # A plain format and a nested one with groups; codes over 127, which 16-bit sums multiply by magnitude and sign.
-QUICK = (("avx2", "Q5_0"), ("avx2", "Q6_K"), ("avx-vnni", "Q8_0"), ("avx-vnni", "Q2_K"))
+QUICK = (("avx2", "Q5_0"), ("avx-vnni", "Q2_K"))
 VARIANTS = {"avx2": avx2_tile.INT16, "avx-vnni": avx2_tile.VNNI}
 
 
