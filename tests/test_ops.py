@@ -31,8 +31,8 @@ from tests.support.samples import (
 )
 
 # The first samples of a variant, at most: those that show most features; of an elementwise row or a reduction, whose frame `add`
-# and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in one lane, so a tenth of such rows is
-# tried there. The default run has the one of them that shows most, and all of them of the ops in ALL; `full` adds the others
+# and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in one lane, so a tenth of the ops is tried
+# there. The default run has the one of them that shows most, and all of them of the ops in ALL; `full` adds the others
 # and MORE; `soak` has all.
 MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 4}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
@@ -64,7 +64,7 @@ def _first(op, variant, backend, there) -> list:
         most = 1 if len(op.variants) > MANY and op.name not in EVERYWHERE else most
         most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))
         most = 1 if variant.name.startswith("unfused_") else most  # the kernels of another op's variant
-    elif has_frame_of_others(op):
+    elif op.name not in STANDING:
         most *= has_turn(op, backend)
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     found = covering(op, smallest(there, 3, 2200) if few else there, most=most)
