@@ -31,9 +31,9 @@ from tests.support.samples import (
 )
 
 # The first samples of a variant, at most: those that show most features; of an elementwise row or a reduction, whose frame `add`
-# and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in one lane, so a tenth of the ops is tried
-# there. The default run has the one of them that shows most, and all of them of the ops in ALL; `full` adds the others
-# and MORE; `soak` has all.
+# and `sum` show, those of them that compute in different dtypes. The default run has the one of them that shows most, and all of
+# them of the ops in ALL; `full` adds the others and MORE; `soak` has all. scalar has simd's kernels in one lane: the default run
+# has them of a tenth of the ops.
 MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 4}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
