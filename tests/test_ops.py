@@ -38,6 +38,8 @@ MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 4}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
+# Variants whose kernels another op's has, but for the indexes of elements that they carry along: LLVM takes 1 s for each.
+OF_SORT = ("partition", "buckets")
 # Samples whose kernels LLVM takes 2 s for.
 LONG = ("48/1 heads of 320",)
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds as many as on scalar.
@@ -64,6 +66,7 @@ def _first(op, variant, backend, there) -> list:
         most = 1 if len(op.variants) > MANY and op.name not in EVERYWHERE else most
         most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))
         most = 1 if variant.name.startswith("unfused_") else most  # the kernels of another op's variant
+        most = 0 if op.name == "argsort" and variant.name in OF_SORT else most
     elif op.name not in STANDING:
         most *= has_turn(op, backend)
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"

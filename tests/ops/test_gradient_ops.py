@@ -59,8 +59,8 @@ SAMPLES = {
 MADE_OF = {"scaled_dot_product_attention": "attention_gradient", "cross_entropy": "cross_entropy_gradient"}
 
 
-# Of the default run: six heads in groups of three, and rows of several blocks.
-QUICK = ("scaled_dot_product_attention", "window, a mask"), ("cross_entropy", str(4096 + 65))
+# Of the default run: six heads in groups of three.
+QUICK = (("scaled_dot_product_attention", "window, a mask"),)
 
 
 @pytest.mark.parametrize("key", [key if key in QUICK else full(key) for key in SAMPLES], ids=" ".join)
