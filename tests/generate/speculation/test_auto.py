@@ -97,6 +97,7 @@ def test_models_that_round_otherwise_beside_others_get_no_drafts(tiny_path: Path
         assert engine.drafts_by == "ngram"
 
 
+@pytest.mark.full
 def test_an_engine_drafts_no_more_once_adapters_round_otherwise(lm: LanguageModel, tmp_path: Path) -> None:
     adapter = drawn_adapter(tmp_path / "quantized.gguf", tmp_path / "one.gguf", 1, targets=("attn_q",))
 
