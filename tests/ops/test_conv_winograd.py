@@ -110,7 +110,7 @@ def test_windows_two_rows_apart_are_transformed_where_that_saves(
 @pytest.mark.parametrize(
     ("x", "w", "attrs"),
     [
-        ((1, 40, 31, 33), (70, 40, 3, 3), {"stride": 2, "padding": 1}),
+        full((1, 40, 31, 33), (70, 40, 3, 3), {"stride": 2, "padding": 1}),
         ((1, 40, 15, 16), (150, 40, 1, 1), {}),
         ((1, 70, 14, 14), (64, 70, 1, 1), {}),
         ((1, 9, 20, 27), (40, 9, 5, 5), {"stride": 2}),

@@ -151,6 +151,7 @@ def test_a_derivative_that_is_too_large_is_found(name: str, monkeypatch: pytest.
     assert max(second_errors(case)) > 1
 
 
+@pytest.mark.full
 def test_weights_of_attention_that_are_too_many_are_not_kept() -> None:
     """A GPU keeps the weights of all heads for a gradient up to a size; beyond it computes them tile by tile."""
     op = ops.get("attention_gradient")

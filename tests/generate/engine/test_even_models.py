@@ -133,6 +133,7 @@ def _with_wide_blocks(name: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", quick_of(("Q8_0", "IQ1_S", "IQ2_XS", "Q4_K"), ["Q4_K"]))
+@pytest.mark.full
 def test_prompts_of_quantized_models_are_read_alike_alone_in_parts_and_beside_others(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def test_affine_weights_are_mlx_s(name) -> None:
     close(wanted[2], biases)
 
 
+@pytest.mark.full
 def test_affine_quantize_gives_mlx_s_codes() -> None:
     codes, scales, biases = cs.affine_quantize(MLX["w"], bits=5)
     np.testing.assert_array_equal(codes, MLX["u5_codes"])

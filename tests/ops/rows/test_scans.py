@@ -27,7 +27,7 @@ def computed(name, x, backend, variant="scans", run_time_sizes=False, **attrs):
     return run_variant(chosen, node, cpu_device(backend), (x,), run_time_sizes=run_time_sizes)[0]
 
 
-@pytest.mark.parametrize(("name", "dtype", "reverse"), [("cummax", "f32", True), ("cumsum", "f64", False)])
+@pytest.mark.parametrize(("name", "dtype", "reverse"), [full("cummax", "f32", True), ("cumsum", "f64", False)])
 def test_one_lane_and_sixteen_give_the_same_bits(name, dtype, reverse):
     x = np.random.default_rng(0).normal(size=LONG).astype(as_dtype(dtype).numpy)
     one, sixteen = (computed(name, x, backend, reverse=reverse) for backend in ("scalar", "simd"))
@@ -35,7 +35,11 @@ def test_one_lane_and_sixteen_give_the_same_bits(name, dtype, reverse):
 
 
 @pytest.mark.parametrize(
-    ("name", "reverse", "by_pairs"), each_value(["cumsum", "cummax", "cummin"], [True, False], [True, False])
+    ("name", "reverse", "by_pairs"),
+    quick_of(
+        product(["cumsum", "cummax", "cummin"], [True, False], [True, False]),
+        [("cumsum", False, False), ("cummin", True, True)],
+    ),
 )
 def test_a_program_for_a_row_gives_the_bits_of_one_for_each_part(monkeypatch, name, reverse, by_pairs):
     monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: by_pairs)
@@ -63,7 +67,7 @@ def test_not_finite_sums_have_the_same_bits_by_parts_and_by_rows(monkeypatch, by
             assert parts.tobytes() == whole.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", full("f64"), full("f16")])
 def test_a_running_maximum_has_numpys_zeros_infinities_and_first_nan(dtype):
     x = np.array([-np.inf, -2, -0.0, -1, 0.0, 3, np.inf, -np.nan, 7, -5] * 3).astype(as_dtype(dtype).numpy)
     for name, fold in (("cummax", np.maximum), ("cummin", np.minimum)):
@@ -71,7 +75,7 @@ def test_a_running_maximum_has_numpys_zeros_infinities_and_first_nan(dtype):
             np.testing.assert_array_equal(getattr(table(), name)(given), fold.accumulate(given))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "i8"])
+@pytest.mark.parametrize("dtype", [full("f32"), "i8"])
 def test_sums_are_those_of_all_before_at_every_length(dtype):
     x = np.random.default_rng(4).integers(-9, 9, 131).astype(as_dtype(dtype).numpy)
     for n in (31, 33, 131):
@@ -132,6 +136,7 @@ EXTREMES = [("f32", False), ("f16", True), ("bf16", False)]
         *(full(dtype, reverse, (128, 143, 16_384 + 130)) for dtype, reverse in EXTREMES),
     ],
 )
+@pytest.mark.full
 def test_extremes_of_long_rows_have_the_bits_of_one_lane(monkeypatch, dtype, reverse, lengths):
     monkeypatch.setattr(variants, "has_fast_moves_in_blocks", lambda target: True)
     rng = np.random.default_rng(6)
