@@ -77,7 +77,6 @@ def texts(kernels):
     }
 
 
-@pytest.mark.full
 def test_every_access_knows_its_memory(texts) -> None:
     # a generic access looks up at run time whether it means workgroup memory
     generic = [name for name, text in texts.items() if re.search(r"\b(ld|st)(\.v\d)?\.[bfsu]\d", text)]
