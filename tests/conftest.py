@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from _pytest.mark.expression import Expression
 from platformdirs import user_cache_path
 
@@ -43,6 +44,24 @@ def pytest_configure() -> None:
         False
     )  # it would parse all modules for their constants: 4 s in each worker
     gc.disable()  # until the tests are collected: what is made meanwhile lives on
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of the whole run's workers the second writes the tests' byte code from the last module on, while the others import them
+    from the first on: where there is none yet, each takes 5 s for all of it."""
+    config = session.config
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw1" or config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"), reverse=True):
+        if pytest_ignore_collect(path, config):
+            continue
+        cached = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(path, cached) is not None:  # there from an earlier run, or by another worker
+            return
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        found, code = rewrite._rewrite_test(path, config)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, found, cached)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

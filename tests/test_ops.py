@@ -16,6 +16,7 @@ from camshaft.validation.validate import node_of
 from tests.support.references import error_of
 from tests.support.samples import (
     EVERYWHERE,
+    STANDING,
     check_bits,
     covering,
     each_arithmetic,
@@ -29,13 +30,16 @@ from tests.support.samples import (
     without,
 )
 
-# Samples of a variant in the default run, at most; the rest is `full`. simd: those that show most features; of an elementwise row
-# or a reduction, whose frame `add` and `sum` show, those of them that compute in different dtypes. scalar has simd's kernels in
-# one lane, so a tenth of such rows is tried there. `full` adds MORE; `soak` has all.
+# The first samples of a variant, at most: those that show most features; of an elementwise row or a reduction, whose frame `add`
+# and `sum` show, those of them that compute in different dtypes. The default run has the one of them that shows most, and all of
+# them of the ops in ALL; `full` adds the others and MORE; `soak` has all. scalar has simd's kernels in one lane: the default run
+# has them of a tenth of the ops.
 MOST, MORE = {"scalar": 1, "simd": 2}, {"scalar": 2, "simd": 4}
 MANY = 2  # variants: more than these show the op's features together, by one sample of each
 # Ops of whose variant for short rows simd has three small samples: LLVM takes 4 s for a row with floats in 64 lanes.
 SLOW = ("rms_norm_q8", "residual_norm_q8", "silu_multiply_q8", "gelu_multiply_q8")
+# Variants whose kernels another op's has, but for the indexes of elements that they carry along: LLVM takes 1 s for each.
+OF_SORT = ("partition", "buckets")
 # Samples whose kernels LLVM takes 2 s for.
 LONG = ("48/1 heads of 320",)
 # Samples on simd of ops with a kernel per block format, as quantized_matmul has; `full` adds as many as on scalar.
@@ -53,13 +57,17 @@ FEWER = {
 }
 
 
-def _quick(op, variant, backend, there) -> list:
+ALL = (*STANDING, *EVERYWHERE, *FEWER)
+
+
+def _first(op, variant, backend, there) -> list:
     most = MOST[backend]
     if backend == "simd":
         most = 1 if len(op.variants) > MANY and op.name not in EVERYWHERE else most
         most = OF_OPTIONS.get(variant.name, FEWER.get(op.name, most))
         most = 1 if variant.name.startswith("unfused_") else most  # the kernels of another op's variant
-    elif has_frame_of_others(op):
+        most = 0 if op.name == "argsort" and variant.name in OF_SORT else most
+    elif op.name not in STANDING:
         most *= has_turn(op, backend)
     few = backend == "simd" and op.name in SLOW and variant.name == "one_block_per_lane"
     found = covering(op, smallest(there, 3, 2200) if few else there, most=most)
@@ -68,9 +76,10 @@ def _quick(op, variant, backend, there) -> list:
 
 def _cases(op, variant, backend) -> list:
     there = usable(op, variant, cpu_device(backend))
-    quick = _quick(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
-    rest = without(there, quick)
-    more = spread(rest, MORE["scalar" if op.name in OF_FORMATS else backend], 0)
+    first = _first(op, variant, backend, [s for s in there if not s.name.startswith(LONG)])
+    quick = first if op.name in ALL else covering(op, first, most=1)
+    rest = without(there, first)
+    more = without(first, quick) + spread(rest, MORE["scalar" if op.name in OF_FORMATS else backend], 0)
     name = f"{op.name}-{variant.name}-{backend}"
     return [
         pytest.param(op, variant, backend, sample, id=f"{name}-{sample.name}", marks=marks)

@@ -7,8 +7,10 @@ from camshaft.dtypes import i32, i64
 from camshaft.errors import VerifyError
 from camshaft.lang import kernel
 from tests.support.compilers.emit_harness import FEATURES, both, trace
+from tests.support.quick import pairwise
 
 _512 = {f for f in FEATURES if f.startswith("avx512")}
+SETS = {"all": FEATURES, "no AVX-512": FEATURES - _512, "none": frozenset()}
 
 
 @kernel
@@ -21,16 +23,16 @@ def packed(k, x, out, parts, numbers, *, width, n, bound):
         numbers[i] = k.count(mask)
 
 
-@pytest.mark.parametrize("features", [FEATURES, FEATURES - _512, frozenset()], ids=["all", "no AVX-512", "none"])
-@pytest.mark.parametrize("width", [1, 2, 4, 8, 16, 32])
-@pytest.mark.parametrize("dtype", ["f32", "u32", "i64"])
+@pytest.mark.parametrize(
+    ("width", "features", "dtype"), pairwise([1, 2, 4, 8, 16, 32], list(SETS), ["f32", "u32", "i64"])
+)
 def test_elements_under_a_mask_come_first_and_others_last_or_not(dtype, width, features):
     n = 40
     x = np.random.default_rng(width).integers(0, 9, n * width).astype({"f32": "f4", "u32": "u4", "i64": "i8"}[dtype])
     x[:width], x[width : 2 * width] = 0, 9
     bound = 4.0 if dtype == "f32" else 4
     arrays = [x, np.ones_like(x), np.ones_like(x), np.zeros(n, np.int64)]
-    made, meant = both(packed, arrays, outputs=3, lanes=4, features=features, width=width, n=n, bound=bound)
+    made, meant = both(packed, arrays, outputs=3, lanes=4, features=SETS[features], width=width, n=n, bound=bound)
     rows = [row[row < 4] for row in x.reshape(n, width)]
     want = np.stack([np.pad(row, (0, width - len(row))) for row in rows])
     both_parts = [np.concatenate([row[row < 4], row[row >= 4][::-1]]) for row in x.reshape(n, width)]
@@ -63,12 +65,12 @@ def turned(k, x, out, *, width):
     k.store_vector(out, k.reverse(k.load_vector(x, 0, width=width)), 0)
 
 
-@pytest.mark.parametrize("features", [FEATURES, frozenset()], ids=["all", "none"])
-@pytest.mark.parametrize("width", [1, 2, 8, 32])
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64])
+@pytest.mark.parametrize(
+    ("width", "dtype", "features"), pairwise([1, 2, 8, 32], [np.float32, np.uint8, np.int64], ["all", "none"])
+)
 def test_a_vector_is_reversed(dtype, width, features):
     x = np.arange(width).astype(dtype)
-    for (out,) in both(turned, [x, np.zeros_like(x)], outputs=1, lanes=4, features=features, width=width):
+    for (out,) in both(turned, [x, np.zeros_like(x)], outputs=1, lanes=4, features=SETS[features], width=width):
         np.testing.assert_array_equal(out, x[::-1])
 
 
@@ -88,13 +90,13 @@ def permuted(k, x, indexes, out, *, width):
     k.store_vector(out, found, 0)
 
 
-@pytest.mark.parametrize("features", [FEATURES, FEATURES - _512, frozenset()], ids=["all", "no AVX-512", "none"])
-@pytest.mark.parametrize("width", [1, 4, 8, 16, 32])
-@pytest.mark.parametrize("dtype", [np.float32, np.uint32])
+@pytest.mark.parametrize(
+    ("width", "features", "dtype"), pairwise([1, 4, 8, 16, 32], list(SETS), [np.float32, np.uint32])
+)
 def test_a_vector_is_permuted(dtype, width, features):
     x, indexes = np.arange(width).astype(dtype), np.random.default_rng(width).integers(-99, 99, width).astype(np.int32)
     given = [x, indexes, np.zeros_like(x)]
-    for (out,) in both(permuted, given, outputs=1, lanes=4, features=features, width=width):
+    for (out,) in both(permuted, given, outputs=1, lanes=4, features=SETS[features], width=width):
         np.testing.assert_array_equal(out, x[indexes % width])
 
 

@@ -42,6 +42,7 @@ GREEDY, DRAWN = Sampling(temperature=0.0), Sampling(temperature=0.8, seed=5, rep
 @pytest.mark.parametrize(
     ("name", "sampling"), [full("llama", GREEDY), full("llama", DRAWN), full("qwen3", GREEDY), ("qwen3", DRAWN)]
 )
+@pytest.mark.full
 def test_a_device_says_what_simd_says(fake: FakeDevice, name: str, sampling: Sampling, tmp_path: Path) -> None:
     path = tiny_model(name, tmp_path)
     assert tokens(path, "null", "f32", sampling) == tokens(path, "simd", "f32", sampling)

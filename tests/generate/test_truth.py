@@ -27,7 +27,7 @@ def path() -> Path:
     return require_default_model()
 
 
-@pytest.fixture(scope="module", params=[96, full(256)])
+@pytest.fixture(scope="module", params=[64, full(256)])
 def ids(request: pytest.FixtureRequest) -> list[int]:
     """The first tokens of the text that llama.cpp's logits are frozen of."""
     return llama_cpp_top()["tokens"].tolist()[: request.param]

@@ -52,7 +52,7 @@ def evaluated_error(op: Op, sample: Sample) -> float:
 
 # References take numbers for packed weights, so their format changes no result; packing each compiles a kernel for 0.2 s.
 PACKED = 3
-MOST_ELEMENTS = 20_000  # of a sample in the quick run, where an op has smaller ones
+MOST_ELEMENTS = 5_000  # of a sample in the quick run, where an op has smaller ones
 
 
 @pytest.mark.parametrize("most", [MOST_ELEMENTS, full(1 << 30)])

@@ -49,6 +49,7 @@ WIDE = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1
 
 
 @pytest.mark.parametrize("name", quick_of(WIDE, ["Q2_K"]))
+@pytest.mark.full
 def test_a_model_with_matrices_of_wide_blocks(name: str, tmp_path: Path) -> None:
     kind, reader = gguf.GGMLQuantizationType[name], gguf.GGUFReader(tiny_model("llama", tmp_path))
     weights, rng = {t.name: np.array(t.data) for t in reader.tensors}, np.random.default_rng(1)

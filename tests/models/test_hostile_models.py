@@ -11,6 +11,7 @@ from camshaft import LanguageModel
 from camshaft.errors import CamshaftError, ContextError, FormatError, ModelError, SettingError
 from tests.support.fixtures import tiny_model
 from tests.support.models.files import changed_model, refused
+from tests.support.models.references.reference_models import compute_by_references
 from tests.support.quick import quick_of
 
 ARCH = "llama"
@@ -95,7 +96,10 @@ def test_what_one_layer_lacks_is_named_where_files_may_lack_it(model: str, name:
 
 
 @pytest.mark.parametrize("name", quick_of(["deepseek32", "glm-dsa"], ["deepseek32"]))
-def test_a_context_ends_where_layers_would_choose_what_they_see(name: str, tmp_path: Path) -> None:
+def test_a_context_ends_where_layers_would_choose_what_they_see(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_by_references(monkeypatch)
     with LanguageModel(tiny_model(name, tmp_path), context=4096, threads=1) as lm:
         assert lm.context == 64
         with lm.session() as session, pytest.raises(ContextError):
@@ -104,7 +108,8 @@ def test_a_context_ends_where_layers_would_choose_what_they_see(name: str, tmp_p
     assert f"no key '{name}.attention.indexer.top_k'" in refused(lacking, ModelError)
 
 
-def test_a_context_ends_with_the_learned_positions(tmp_path: Path) -> None:
+def test_a_context_ends_with_the_learned_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_by_references(monkeypatch)
     with LanguageModel(tiny_model("gpt2", tmp_path), context=4096, threads=1) as lm:
         assert lm.context == 512
         with pytest.raises(ContextError, match="512"):

@@ -209,6 +209,7 @@ def test_what_is_not_of_the_kernel_language_is_not_interpreted(monkeypatch: pyte
         plan(backend="blas")
 
 
+@pytest.mark.full
 def test_a_traced_plan_writes_its_runs_when_the_process_ends(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     script = (

@@ -49,6 +49,7 @@ return { plots, outside, texts, wide: document.documentElement.scrollWidth, wind
 
 
 @pytest.mark.parametrize(("width", "dark"), [full(1280, False), (500, True)])
+@pytest.mark.full
 def test_the_page_fits_its_window_in_both_modes(
     width: int, dark: bool, profiles: dict[str, Profile], tmp_path: Path
 ) -> None:

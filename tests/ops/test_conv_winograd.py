@@ -56,8 +56,8 @@ def test_the_matrices_make_the_sums_over_windows(transform: Transform) -> None:
         ((1, 70, 9, 33), (13, 70, 3, 3), {"stride": 2, "padding": 1}),
         ((2, 6, 13, 17), (10, 3, 3, 3), {"stride": 2, "padding": 1, "groups": 2}),
         ((1, 2, 13, 19), (3, 2, 3, 2), {"stride": (2, 3), "padding": ((0, 1), (2, 1)), "dilation": (1, 2)}),
-        ((1, 3, 18, 40), (5, 3, 3, 3), {"stride": (2, 1), "padding": (1, 2)}),
-        ((1, 2, 17, 140), (7, 2, 3, 3), {"stride": (2, 2), "padding": (0, 21)}),
+        full((1, 3, 18, 40), (5, 3, 3, 3), {"stride": (2, 1), "padding": (1, 2)}),
+        full((1, 2, 17, 140), (7, 2, 3, 3), {"stride": (2, 2), "padding": (0, 21)}),
         full((1, 3, 9, 70), (5, 3, 3, 5), {"stride": (1, 2), "padding": (1, 2)}),
         full((1, 1, 3, 3), (1, 1, 3, 3), {"stride": 2}),
         full((1, 130, 31, 64), (50, 130, 3, 3), {"stride": 2, "padding": (2, 0)}),
@@ -124,7 +124,7 @@ def test_windows_two_rows_apart_are_transformed_where_that_saves(
 @pytest.mark.parametrize(
     ("x", "w", "attrs"),
     [
-        ((1, 40, 31, 33), (70, 40, 3, 3), {"stride": 2, "padding": 1}),
+        full((1, 40, 31, 33), (70, 40, 3, 3), {"stride": 2, "padding": 1}),
         ((1, 40, 15, 16), (150, 40, 1, 1), {}),
         ((1, 70, 14, 14), (64, 70, 1, 1), {}),
         ((1, 9, 20, 27), (40, 9, 5, 5), {"stride": 2}),

@@ -39,6 +39,7 @@ def rivals_of(choice: Any) -> tuple[str, str]:
     return choice.variant.name, min((x for x in choice.losers if x.ns), key=lambda x: x.ns).variant
 
 
+@pytest.mark.full
 def test_a_wrong_cost_is_refuted_and_the_next_plan_takes_the_winner(started: list[str]) -> None:
     with plan_of_product() as plan:
         guess, rival = rivals_of(plan.choices[0])

@@ -12,6 +12,7 @@ from camshaft.backends.cpu.features import features_of
 from camshaft.validation.validate import node_of
 from tests.support.compilers.aarch64 import CPUS, EMULATOR, Executable, missing
 from tests.support.needs import require
+from tests.support.quick import quick_of
 from tests.support.samples import covering, has_turn, is_row, samples, spread, without
 
 OPS = [op for op in ops.all_ops() if any("simd" in v.backends for v in op.variants)]
@@ -140,7 +141,7 @@ for i, group in enumerate(GROUPS):
         QUICK_OPS[name] += [op for op in GROUPS[group] if group not in DEAR and _has_turn(op)]
 
 
-@pytest.mark.parametrize("name", CPUS)
+@pytest.mark.parametrize("name", quick_of(CPUS, [name for name in CPUS if name != "neoverse-n2"]))
 def test_each_variant_agrees_with_the_reference(name, objects) -> None:
     """All in one executable: linking and starting one for each op take half of this test's time."""
     folder = objects / f"quick-{name}"

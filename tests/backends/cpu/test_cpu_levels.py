@@ -58,6 +58,7 @@ print(json.dumps({"features": sorted(device.features), "lanes": device.lanes, "f
 
 
 @pytest.mark.parametrize(("level", "samples"), RUN)
+@pytest.mark.full
 def test_products_on_a_lesser_level(level, samples) -> None:
     require_level(level)
     environment = {**os.environ, "CAMSHAFT_CPU_FEATURES": level, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}

@@ -27,6 +27,7 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     validation_cache().add({case_of(op, op.variants[0], v.backend): v for v in (right, wrong)})
 
 
+@pytest.mark.full
 def test_json_has_every_op_in_full(cli: Any) -> None:
     rows = {row["name"]: row for row in json.loads(cli("ops", "--json").stdout)["ops"]}
     assert tuple(rows) == ops.NAMES

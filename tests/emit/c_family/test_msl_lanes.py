@@ -12,7 +12,7 @@ from tests.emit.c_family.msl_runs import agree, reductions, run_msl, text_of
 from tests.support.compilers.emit_harness import trace
 from tests.support.devices.metal_harness import have_compiler
 from tests.support.needs import require
-from tests.support.quick import each_value
+from tests.support.quick import each_value, full
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def exchanges(k, x, out):
         k.scatter(out, value, row, k.lane())
 
 
-@pytest.mark.parametrize("lanes", [8, 32, 128])
+@pytest.mark.parametrize("lanes", [full(8), full(32), 128])
 def test_scans_and_shuffles_have_the_interpreters_bits(lanes):
     x = np.random.default_rng(8).normal(size=128).astype(np.float32)
     x[3] = np.nan

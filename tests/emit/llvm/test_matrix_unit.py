@@ -16,7 +16,7 @@ from tests.support.compilers.assembly import instructions, longest_loop, vector_
 from tests.support.compilers.cross import CrossTarget, assembly_for
 from tests.support.compilers.emit_harness import ENTRY, agree, trace
 from tests.support.devices.played_amx import loaded
-from tests.support.quick import full
+from tests.support.quick import each_value, full
 
 AMX = CrossTarget("x86_64-unknown-linux-gnu", "sapphirerapids", LEVELS["amx"].features)
 NEON = CrossTarget("aarch64-unknown-linux-gnu", "neoverse-n2", LEVELS["neon-bf16"].features)
@@ -92,8 +92,7 @@ def sum_of_products(k, start, a, b, out, *, m, n, depth, dtype):
         k.barrier()
 
 
-@pytest.mark.parametrize("dtype", ["i32", "f32"])
-@pytest.mark.parametrize("size", [(8, 8, 8), (32, 32, 16)])
+@pytest.mark.parametrize(("size", "dtype"), each_value([(8, 8, 8), (32, 32, 16)], ["i32", "f32"]))
 def test_a_tile_starts_with_what_lies_in_an_array(size, dtype) -> None:
     m, n, depth = size
     (a, b, out), product_alone = case(size, dtype)

@@ -14,6 +14,7 @@ from tests.support.compilers.assembly import instructions, longest_loop
 from tests.support.compilers.cross import assembly_for
 from tests.support.compilers.emit_harness import ENTRY, agree, trace
 from tests.support.devices.played_amx import loaded
+from tests.support.quick import each_value
 
 # rows, columns, words deep, columns of a piece
 SIZES = [(8, 32, 6, 16), (16, 32, 16, 16), (32, 32, 40, 16)]
@@ -43,8 +44,7 @@ def run_on_amx(function, arrays, **constants):
     return amx.counts
 
 
-@pytest.mark.parametrize("dtype", ["i32", "f32"])
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("size", "dtype"), each_value(SIZES, ["i32", "f32"]), ids=str)
 def test_columns_of_an_operand_may_lie_in_pieces(size, dtype) -> None:
     m, n, depth, width = size
     (a, b, out), want = case((m, n, depth), dtype)
@@ -77,8 +77,7 @@ def swapped_products(k, a, b, start, out, *, m, n, depth, dtype):
     total.store(out, (TIMES + 1, 0, 0))
 
 
-@pytest.mark.parametrize("dtype", ["i32", "f32"])
-@pytest.mark.parametrize("size", [(8, 8, 6), (32, 32, 16)], ids=str)
+@pytest.mark.parametrize(("size", "dtype"), each_value([(8, 8, 6), (32, 32, 16)], ["i32", "f32"]), ids=str)
 def test_a_tile_that_is_stored_starts_again(size, dtype) -> None:
     m, n, depth = size
     (a, b, _), _ = case(size, dtype)

@@ -175,6 +175,7 @@ GRADIENTS = (
 )
 
 
+@pytest.mark.full
 def test_ptxas_takes_the_kernels_of_training() -> None:
     require(find_tool("ptxas"), "ptxas is not here: install the wheel nvidia-cuda-nvcc")
     target, texts = GPU_TARGETS["sm_80"], {}

@@ -17,11 +17,11 @@ from camshaft.generate.engine.request import Update
 from camshaft.generate.speculation.pace import RunCosts
 from tests.generate.conftest import SESSIONS
 from tests.generate.engine.repeated_prompts import as_long_as_may_be, asked, opened, told
-from tests.support.quick import quick_of
+from tests.support.quick import full, quick_of
 
 
 @pytest.mark.parametrize(("name", "knows"), quick_of([("llama", True), ("qwen2", False)], [("qwen2", False)]))
-@pytest.mark.parametrize("sizes", [{}, {"context": 30, "sessions": 1}], ids=["roomy", "narrow"])
+@pytest.mark.parametrize("sizes", [full({}, id="roomy"), pytest.param({"context": 30, "sessions": 1}, id="narrow")])
 def test_a_draft_model_changes_no_answer(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, knows: bool, sizes: dict[str, int]
 ) -> None:

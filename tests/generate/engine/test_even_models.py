@@ -87,6 +87,7 @@ def test_models_of_floats_generate_in_one_run(name: str, tmp_path: Path) -> None
     _check_bits_beside(tiny_model(name, tmp_path), 16)
 
 
+@pytest.mark.full
 def test_prompts_of_f32_activations_have_the_bits_of_each_alone(tmp_path: Path) -> None:
     """Products of f32 activations with many rows have another kernel than those with one, and so have logits."""
     quantize(tiny_model("llama", tmp_path), tmp_path / "quantized.gguf", "Q8_0")
@@ -131,7 +132,8 @@ def _with_wide_blocks(name: str, tmp_path: Path) -> Path:
     return changed_model("llama", tmp_path, keys=keys, tensors=packed | down)
 
 
-@pytest.mark.parametrize("name", quick_of(("Q8_0", "IQ1_S", "IQ2_XS", "Q4_K"), ["IQ2_XS"]))
+@pytest.mark.parametrize("name", quick_of(("Q8_0", "IQ1_S", "IQ2_XS", "Q4_K"), ["Q4_K"]))
+@pytest.mark.full
 def test_prompts_of_quantized_models_are_read_alike_alone_in_parts_and_beside_others(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

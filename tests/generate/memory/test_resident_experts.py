@@ -69,6 +69,7 @@ def usual(model: Path) -> Iterator[list[int]]:
 
 
 @needs_smaps
+@pytest.mark.full
 def test_one_token_reads_the_pages_of_its_experts_alone(model: Path, usual: list[int]) -> None:
     with opened(model, MOST_GB) as lm:
         lm.plans.weights.finish()

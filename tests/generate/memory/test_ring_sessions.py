@@ -16,6 +16,7 @@ from camshaft.generate.engine.request import Request
 from camshaft.generate.memory import checkpoints, kv_cache
 from camshaft.generate.memory.cache_specs import BLOCK_TOKENS, Ring
 from tests.support.fixtures import tiny_logits, tiny_model
+from tests.support.models.references.reference_models import compute_by_references
 from tests.support.quick import quick_of
 
 NAME, CONTEXT, RUN = "gemma3", 192, 32
@@ -90,7 +91,8 @@ def test_a_ring_gives_the_bits_of_a_whole_cache(lm: LanguageModel, whole: Langua
     assert np.array_equal(_after(lm, *parts), _after(whole, *parts))
 
 
-def test_bytes_of_windows_do_not_grow_with_the_context(path: Path) -> None:
+def test_bytes_of_windows_do_not_grow_with_the_context(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_by_references(monkeypatch)
     nbytes = {}
     for context in (2048, 8192):
         with _opened(path, context=context) as lm:
@@ -192,7 +194,8 @@ def test_prompts_share_blocks_up_to_where_windows_are_known(lm: LanguageModel) -
         assert 0 < engine.prefixes.states_nbytes <= most <= max(one, 2 * cache.ring_nbytes)
 
 
-def test_a_window_of_all_tokens_needs_no_ring(path: Path) -> None:
+def test_a_window_of_all_tokens_needs_no_ring(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_by_references(monkeypatch)
     with _opened(path, context=64) as lm:
         assert lm.plans.cache.ring is None
         assert not lm.plans.cache.copied_nbytes

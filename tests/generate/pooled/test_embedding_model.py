@@ -21,6 +21,7 @@ from camshaft.models.t5 import t5
 from camshaft.plan.cached.cached_plan import CachedPlan
 from tests.support.fixtures import DATA, tiny_encoder, tiny_model
 from tests.support.models.files import changed_model
+from tests.support.models.references.reference_models import compute_by_references
 from tests.support.quick import quick_of
 
 ENCODERS = (
@@ -130,7 +131,8 @@ def test_a_wrong_row_shows(name: str, field: str, wrong: object, tmp_path: Path,
         ("nomic-bert-moe", "expert_used_count", 1),
     ],
 )
-def test_a_wrong_key_shows(name: str, key: str, value: float, tmp_path: Path) -> None:
+def test_a_wrong_key_shows(name: str, key: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_by_references(monkeypatch)
     path = changed_model(tiny_encoder(name, tmp_path), tmp_path, keys={f"{name}.{key}": value})
     with EmbeddingModel(path, activations="f32", threads=1) as model:
         assert np.abs(model.embed(TEXTS) - _wanted(name)).max() > 100 * TOLERANCE
@@ -142,7 +144,8 @@ def test_other_buckets_of_distances_show(tmp_path: Path, breaking: pytest.Monkey
     assert _difference("t5encoder", tmp_path) > 100 * TOLERANCE
 
 
-def test_embedding_gemma_has_two_layers_after_pooling(tmp_path: Path) -> None:
+def test_embedding_gemma_has_two_layers_after_pooling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute_by_references(monkeypatch)
     path, wanted = tiny_encoder("gemma-embedding", tmp_path), _wanted("gemma-embedding")
     plain = changed_model(path, tmp_path, drop_tensors=("dense_2.weight", "dense_3.weight"))
     with EmbeddingModel(plain, activations="f32", threads=1) as model:

@@ -20,6 +20,7 @@ from camshaft.models.files.quantize import quantize
 from tests.generate.conftest import opened_in_f32
 from tests.support.fixtures import tiny_model
 from tests.support.models.adapters import drawn_adapter
+from tests.support.quick import full
 
 PROMPT = [40, 7, 81, 20, 13] * 3
 # One token again and again: each draft is right.
@@ -96,6 +97,7 @@ def test_models_that_round_otherwise_beside_others_get_no_drafts(tiny_path: Path
         assert engine.drafts_by == "ngram"
 
 
+@pytest.mark.full
 def test_an_engine_drafts_no_more_once_adapters_round_otherwise(lm: LanguageModel, tmp_path: Path) -> None:
     adapter = drawn_adapter(tmp_path / "quantized.gguf", tmp_path / "one.gguf", 1, targets=("attn_q",))
 
@@ -117,7 +119,7 @@ def test_texts_together_take_the_option_as_none(lm: LanguageModel) -> None:
     assert len(batch.texts()) == 2
 
 
-@pytest.mark.parametrize("context", [5, 7])
+@pytest.mark.parametrize("context", [full(5), 7])
 def test_short_contexts_have_the_plans_of_all_drafts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, context: int
 ) -> None:

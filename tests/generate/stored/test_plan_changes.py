@@ -96,6 +96,7 @@ def test_watched_plans_are_made_anew(kept: Store, path: Path, monkeypatch: pytes
     assert not runs_cached(path)
 
 
+@pytest.mark.full
 def test_calls_of_blas_are_cached_with_the_library(
     tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ SAMPLINGS = (Sampling(greedy=True), Sampling(seed=3, repeat_penalty=1.2))
 
 
 def opened(path: Path, threads: int = 2) -> LanguageModel:
-    return LanguageModel(path, threads=threads, context=32, sessions=2)
+    return LanguageModel(path, threads=threads, context=96, sessions=2)
 
 
 def said(path: Path) -> list[Any]:
@@ -42,7 +42,7 @@ PROGRAM = """
 import json, sys
 from camshaft.cli import main
 from camshaft import LanguageModel
-with LanguageModel(sys.argv[1], threads=2, context=32, sessions=2) as lm:
+with LanguageModel(sys.argv[1], threads=2, context=96, sessions=2) as lm:
     lm.logits([1, 5, 9, 12, 3, 7, 7, 2])
     n_compiled = len(lm.plans._compiled)
     modules = [name for name in sys.modules]

@@ -198,6 +198,7 @@ def test_tokens_and_places_that_there_are_not_are_refused(model: TextToTextModel
         TextToTextModel(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_the_command_answers(folder: Path) -> None:
     from typer.testing import CliRunner
 

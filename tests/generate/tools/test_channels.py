@@ -15,6 +15,7 @@ MARKS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|re
 TEMPLATE = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}{# <|channel|>analysis<|message|> #}"
 
 
+@pytest.mark.full
 def test_messages_get_the_final_text_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_gguf(tiny_model("llama", tmp_path)) as file:
         tokens, types = (list(file.metadata[f"tokenizer.ggml.{name}"]) for name in ("tokens", "token_type"))

@@ -46,7 +46,7 @@ def read(style: Style, pieces: list[str]) -> tuple[str, list[ToolCall], list[Del
     return "".join(delta.text for delta in deltas), reader.calls, deltas
 
 
-@pytest.mark.parametrize("style", [HERMES, LLAMA_3], ids=["hermes", "llama3"])
+@pytest.mark.parametrize("style", [pytest.param(HERMES, id="hermes"), full(LLAMA_3, id="llama3")])
 def test_what_a_model_writes_is_read_back(lm: LanguageModel, style: Style) -> None:
     seen = set()
     for seed in range(6):

@@ -16,6 +16,7 @@ from camshaft.models.convert.convert import convert
 from tests.support.fixtures import tiny_logits
 from tests.support.models.files import changed_model
 from tests.support.models.hub_folders import hub_folder
+from tests.support.models.references.reference_models import compute_by_references
 from tests.support.models.renamed_families import GROK_SCALES, RENAMED, renamed
 from tests.support.quick import quick_of
 
@@ -29,7 +30,10 @@ def logits_of(path: Path, tokens: list[int], **options: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", quick_of(["xverse", "starcoder", "qwen", "codeshell"], ["xverse", "codeshell"]))
-def test_rows_that_are_others_give_transformers_logits(family: str, tmp_path: Path) -> None:
+def test_rows_that_are_others_give_transformers_logits(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_by_references(monkeypatch)
     tokens, wanted = tiny_logits(RENAMED[family].base)
     assert np.abs(logits_of(renamed(family, tmp_path), tokens) - wanted).max() < 1e-3
 

@@ -33,7 +33,7 @@ NAMES = quick_of(tuple(MOST), ("llama",))
 def test_a_layer_has_few_launches_and_waits(name: str, tmp_path: Path) -> None:
     most, most_waits, wanted = MOST[name]
     quantize(tiny_model(name, tmp_path), tmp_path / "q8_0.gguf", "Q8_0")
-    with LanguageModel(tmp_path / "q8_0.gguf", threads=2, context=256, sessions=1) as lm:
+    with LanguageModel(tmp_path / "q8_0.gguf", threads=2, context=96, sessions=2) as lm:
         schedule, n_layers = lm.plans.single.bound.schedule, lm.config.n_layers
     launches: list[set[str | int]] = [set() for _ in range(n_layers)]
     layer, waits = -1, [0] * n_layers

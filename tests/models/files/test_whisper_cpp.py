@@ -150,6 +150,7 @@ def test_sizes_that_lie_are_one_clear_line(sizes: dict[str, int], message: str, 
     assert not (tmp_path / "x.gguf").exists()
 
 
+@pytest.mark.full
 def test_a_file_cut_or_changed_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
     tensors = {"enc.output_norm.weight": np.ones(DIM, np.float32), "enc.output_norm.bias": np.ones(DIM, np.float32)}
     whole, path = ggml_file(tmp_path / "x.bin", tensors), tmp_path / "x.bin"

@@ -20,6 +20,7 @@ from camshaft.models.vision.tiles import Tile, layout_of
 from camshaft.text.vocabulary import vocabulary_size
 from tests.support.models.files import changed_model
 from tests.support.models.images import drawn_image, tiny_vision
+from tests.support.models.references.reference_models import compute_by_references
 
 WRONG_KEYS: list[tuple[str, Any, str]] = [
     ("clip.has_vision_encoder", False, "'clip.has_vision_encoder' is False"),
@@ -49,7 +50,10 @@ WRONG_KEYS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("key", "value", "wanted"), WRONG_KEYS)
-def test_each_wrong_key_is_named(key: str, value: Any, wanted: str, tmp_path: Path) -> None:
+def test_each_wrong_key_is_named(
+    key: str, value: Any, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_by_references(monkeypatch)
     text, mmproj = tiny_vision("idefics3", tmp_path)
     changed = changed_model(mmproj, tmp_path, keys={key: value})
     given = {"mmproj": changed, "threads": 1, "context": 128, "sessions": 1}

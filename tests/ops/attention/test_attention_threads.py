@@ -22,7 +22,7 @@ from camshaft.selection.select import select
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.devices.simulated_gpu import SimulatedDevice
-from tests.support.quick import full, quick_of
+from tests.support.quick import each_value, full, quick_of
 
 OP = ops.get("attention")
 GPUS = ["null:wgsl", "null:msl", "null:ptx"]
@@ -75,8 +75,7 @@ def test_large_scores_stay_finite_and_a_nan_stays_with_its_token() -> None:
     assert np.isfinite(np.delete(out, 3, axis=0)).all()
 
 
-@pytest.mark.parametrize("position", [20, 600])
-@pytest.mark.parametrize("head_dim", [16, 128])
+@pytest.mark.parametrize(("head_dim", "position"), each_value([128, 16], [20, 600]))
 def test_an_infinite_value_is_not_nan(head_dim, position) -> None:
     given = sample("two", [(0, position), (0, position + 3)], heads=(2, 1), head_dim=head_dim)
     values, at = given.inputs[2].copy(), position - 2

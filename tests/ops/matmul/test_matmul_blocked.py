@@ -27,6 +27,7 @@ from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from camshaft.validation.worker import samples_of
 from tests.support.compilers.cross import CrossTarget, assembly_for
+from tests.support.quick import each_value
 
 VARIANTS = {v.name: v for v in OP.variants}
 ZEN = frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"})
@@ -59,8 +60,9 @@ def test_parts_blocks_and_groups_with_ragged_ends(name, dtype, shape, packed) ->
     assert checked.max_error <= checked.tolerance
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    ("dtype", "transposed"), each_value([np.float32, np.float16, ml_dtypes.bfloat16], [False, True])
+)
 def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
     given = sample(300, 640, 450, dtype, transposed)
     found = []

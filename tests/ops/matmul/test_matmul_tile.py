@@ -72,7 +72,7 @@ def test_the_depth_of_a_small_product_is_divided(dtype) -> None:
     assert found.max_error <= found.tolerance
 
 
-@pytest.mark.parametrize(("depth", "buffers", "slices"), [(33, 4, 8), (40, 3, 1), (130, 4, 2), (200, 3, 1)])
+@pytest.mark.parametrize(("depth", "buffers", "slices"), [(33, 4, 8), full(40, 3, 1), full(130, 4, 2), (200, 3, 1)])
 def test_slices_and_buffers_may_exceed_the_blocks(depth, buffers, slices) -> None:
     """Slices past the depth are zeros, and copies are ahead of blocks that are not there."""
     chosen = TILE.with_values({"step": 16, "buffers": buffers, "slices": slices})

@@ -24,7 +24,7 @@ from camshaft.validation.run import run_variant
 from camshaft.validation.validate import check_sample, node_of
 from tests.support.compilers.assembly import instructions, loop_with, vector_stack_accesses
 from tests.support.compilers.cross import CrossTarget, assembly_for
-from tests.support.quick import each_value
+from tests.support.quick import quick_of
 
 ATTRS = {"transpose_b": True}
 VARIANT = next(v for v in OP.variants if v.name == "int16_gemm")
@@ -57,9 +57,16 @@ def error(found: np.ndarray, wanted: np.ndarray) -> float:
 @here
 @pytest.mark.parametrize(
     ("values", "shape"),
-    each_value(
-        [{"part": 128, "block": 32, "group": 64}, {"rows": 7}, {"rows": 4, "vectors": 3}],
-        [(65, 384, 67), (50, 320, 257)],
+    quick_of(
+        [
+            ({"part": 128, "block": 32, "group": 64}, (65, 384, 67)),
+            ({"rows": 7}, (50, 320, 257)),
+            ({"rows": 4, "vectors": 3}, (65, 384, 67)),
+            ({"part": 128, "block": 32, "group": 64}, (50, 320, 257)),
+            ({"rows": 7}, (65, 384, 67)),
+            ({"rows": 4, "vectors": 3}, (50, 320, 257)),
+        ],
+        [({"part": 128, "block": 32, "group": 64}, (65, 384, 67)), ({"rows": 4, "vectors": 3}, (50, 320, 257))],
     ),
 )
 def test_parts_blocks_and_groups_with_ragged_ends(shape, values) -> None:

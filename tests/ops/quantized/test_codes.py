@@ -26,7 +26,7 @@ def close(a, b, error: float = 1e-6) -> None:
     np.testing.assert_allclose(a, b, rtol=0, atol=error * np.abs(b).max())
 
 
-@pytest.mark.parametrize("name", AFFINE)
+@pytest.mark.parametrize("name", quick_of(AFFINE, [*AFFINE][::2]))
 def test_affine_weights_are_mlx_s(name) -> None:
     codes, scales, biases, values = (MLX[f"{name}_{what}"] for what in ("codes", "scales", "biases", "numbers"))
     attrs = {"bits": int(name[1:]), "group_size": AFFINE[name]}
@@ -38,6 +38,7 @@ def test_affine_weights_are_mlx_s(name) -> None:
     close(wanted[2], biases)
 
 
+@pytest.mark.full
 def test_affine_quantize_gives_mlx_s_codes() -> None:
     codes, scales, biases = cs.affine_quantize(MLX["w"], bits=5)
     np.testing.assert_array_equal(codes, MLX["u5_codes"])
@@ -52,7 +53,7 @@ def test_float_weights_are_mlx_s(name) -> None:
     close(cs.minifloat_matmul(MLX["x"], codes, scales, **FLOAT[name]), MLX[f"{name}_y"], 1e-5)
 
 
-@pytest.mark.parametrize("name", quick_of(FLOATS, FLOATS[:3]))
+@pytest.mark.parametrize("name", quick_of(FLOATS, FLOATS[:1]))
 def test_every_16_bit_float_gets_the_code_that_ml_dtypes_gives(name) -> None:
     """But where it is beyond the greatest number."""
     form = CODES[name]

@@ -29,7 +29,7 @@ HAS_STREAMS = cpu_device().lanes == 16 or has_int16_sums(cpu_device())
 
 
 @pytest.mark.skipif(not HAS_STREAMS, reason="streams are for vectors of 16 numbers and for AVX2 without VNNI")
-@pytest.mark.parametrize("name", quick_of(FORMATS, FORMATS[:2]))
+@pytest.mark.parametrize("name", quick_of(FORMATS, FORMATS[1:2]))
 def test_ragged_shares_give_the_tiles_bits(name) -> None:
     given = sample(Case(name, 1, 1, 16 * 7 - 5, 512, "q8"))
     wanted = check_sample(OP, TILE, cpu_device(), given)

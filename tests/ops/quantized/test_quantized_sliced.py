@@ -15,6 +15,7 @@ from camshaft.ops.quantized.samples import Case, sample
 from camshaft.validation.run import run_variant
 from camshaft.validation.validate import node_of
 from tests.support.devices.simulated_gpu import SimulatedDevice
+from tests.support.quick import full
 
 OP = ops.get("quantized_matmul")
 SLICED = sliced.VARIANT
@@ -28,7 +29,7 @@ def _alone(given, node: NodeSpec, token: int) -> np.ndarray:
     return found[0]
 
 
-@pytest.mark.parametrize(("name", "k"), [("Q4_1", 96), ("Q6_K", 512), ("Q8_0", 288)])
+@pytest.mark.parametrize(("name", "k"), [full("Q4_1", 96), ("Q6_K", 512), full("Q8_0", 288)])
 def test_a_token_has_the_bits_that_it_has_alone(name: str, k: int) -> None:
     given = sample(Case(name, 13, 13, 33, k, "f32"))
     node = node_of(OP, given)

@@ -73,7 +73,7 @@ def _kept(logits, temperature, top_k, top_p, min_p) -> set[int]:
     return set(order[p >= min_p * p[0]].tolist())
 
 
-@pytest.mark.parametrize("n", quick_of([7, 64, 65, 1000], [7, 65]))
+@pytest.mark.parametrize("n", quick_of([7, 64, 65, 1000], [65]))
 def test_the_sets_that_are_kept(n) -> None:
     rng = np.random.default_rng(n)
     for _ in range(20):
