@@ -12,6 +12,7 @@ import pytest
 from camshaft.errors import StoreError
 from camshaft.store import file_lock, process_lock
 from camshaft.store.counters import Counters
+from camshaft.store.files import atomic_file
 from camshaft.store.objects import Counts
 from camshaft.store.process_lock import LEASE_PREFIX, ProcessLeases, locked
 from camshaft.store.store import store
@@ -35,6 +36,18 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     process_lock._skipped.clear()
     yield waited
     process_lock._skipped.clear()
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o640)])
+def test_a_file_for_others_has_the_mode_that_the_umask_gives(tmp_path: Path, private: bool, mode: int) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "file", private=private) as file:
+            file.write(b"data")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_lock_that_is_held_is_skipped_once_with_a_warning(tmp_path: Path, pauses: list[float]) -> None:

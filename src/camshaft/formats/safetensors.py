@@ -134,7 +134,7 @@ def write_safetensors(
         header[name] = {"dtype": _WRITTEN[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # readers map what follows, aligned
-    with atomic_file(Path(path), durable=True) as file:
+    with atomic_file(Path(path), durable=True, private=False) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in tensors.values():
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))

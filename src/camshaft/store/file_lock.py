@@ -10,6 +10,7 @@ import errno
 import glob
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -62,18 +63,28 @@ def lock_within(descriptor: int, seconds: float) -> bool:
     return True
 
 
-def owned_file(folder: Path, prefix: str) -> tuple[int, Path]:
-    """Create a file with mode 0600 in the folder and own it until the descriptor is closed. Without locks it has no owner.
-    Raises OSError."""
+def owned_file(folder: Path, prefix: str, *, private: bool = True) -> tuple[int, Path]:
+    """Create a file in the folder and own it until the descriptor is closed. Without locks it has no owner. A `private` file has
+    mode 0600, another one the umask's. Raises OSError."""
     while True:
-        descriptor, name = tempfile.mkstemp(prefix=prefix, dir=folder)
+        descriptor, path = _created(folder, prefix, private)
         try:
             if not _supports_locks(descriptor) or os.fstat(descriptor).st_nlink or sys.platform == "win32":
-                return descriptor, Path(name)
+                return descriptor, path
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)  # a sweep removed it before it was locked
+
+
+def _created(folder: Path, prefix: str, private: bool) -> tuple[int, Path]:
+    if private:
+        descriptor, name = tempfile.mkstemp(prefix=prefix, dir=folder)
+        return descriptor, Path(name)
+    while True:
+        path = folder / (prefix + secrets.token_hex(4))  # as long as tempfile's
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFE_FLAGS, 0o666), path
 
 
 @contextmanager

@@ -70,15 +70,17 @@ class Unfinished:
 
 
 @contextmanager
-def atomic_file(path: Path, *, durable: bool = False, temporary_in: Path | None = None) -> Iterator[Unfinished]:
+def atomic_file(
+    path: Path, *, durable: bool = False, temporary_in: Path | None = None, private: bool = True
+) -> Iterator[Unfinished]:
     """Yield a temporary file that replaces `path` if the block succeeds and is deleted if it fails.
 
-    It has mode 0600 and is created in the same folder, which must exist, or in `temporary_in`; then the final folder is created
-    if missing. This process owns it meanwhile (file_lock.py). `durable` flushes it to disk. Raises StoreError if it cannot be
-    created, written or moved; the block's own errors pass through.
+    It is created in the same folder, which must exist, or in `temporary_in`; then the final folder is created if missing. A
+    `private` file has mode 0600, another one the umask's. This process owns it meanwhile (file_lock.py). `durable` flushes it to
+    disk. Raises StoreError if it cannot be created, written or moved; the block's own errors pass through.
     """
     with naming(path, "cannot be written"):
-        number, temporary = owned_file(temporary_in or path.parent, TEMPORARY_PREFIX)
+        number, temporary = owned_file(temporary_in or path.parent, TEMPORARY_PREFIX, private=private)
     file = io.FileIO(number, "wb")
     try:
         yield Unfinished(path, file)

@@ -100,7 +100,7 @@ def write_gguf(path: Path, values: Mapping[str, Raw], tensors: Iterable[NewTenso
     tensors = tuple(tensors)
     alignment = _alignment(values)
     head = _header(values, tensors, alignment)
-    with atomic_file(path, durable=True) as file:
+    with atomic_file(path, durable=True, private=False) as file:
         file.write(head)
         for tensor in tensors:
             written = 0

@@ -75,7 +75,7 @@ def write_folder(source: Path, target: Path, given: Quantization) -> None:
             weights = given.modules.get(name.removesuffix(".weight"))
             tensors |= {name: tensor.array()} if weights is None else _tensors(name, weights, given.dtype)
         write_safetensors(target / WEIGHTS, tensors, {"format": "mlx"})
-    with atomic_file(target / CONFIG, durable=True) as out:
+    with atomic_file(target / CONFIG, durable=True, private=False) as out:
         out.write((json.dumps(config, indent=2) + "\n").encode())
 
 

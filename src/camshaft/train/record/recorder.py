@@ -132,7 +132,7 @@ def page(
 
 def write_page(path: Path, text: str) -> None:
     """Writes a page, atomically. StoreError if it cannot be written."""
-    with atomic_file(path) as file:
+    with atomic_file(path, private=False) as file:
         file.write(text.encode())
 
 

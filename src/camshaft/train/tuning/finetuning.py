@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +54,9 @@ def finetune(
     folder; by the methods full, qat and embedding the model's own weights, and a GGUF model. docs/training.md has the lines.
 
     Of the file, which may be larger than memory, the places of lines are held; of pairs and similar texts all.
-    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest. `each(point, steps)` is called
-    after every step. With a `validation` file, of the same form as `data`, what has its lowest loss is written.
-    Raises FormatError for data that cannot be learned, StoreError if `out` exists, unless `force`, or cannot be
+    Checkpoints are in `folder`, by default `out`.checkpoints; `resume` goes on from the newest, and warns if there is none.
+    `each(point, steps)` is called after every step. With a `validation` file, of the same form as `data`, what has its lowest
+    loss is written. Raises FormatError for data that cannot be learned, StoreError if `out` exists, unless `force`, or cannot be
     written, TrainingError as train.Trainer does.
     """
     given, target, records = options or FinetuneOptions(), Path(out), records or Records()
@@ -65,6 +66,8 @@ def finetune(
     last = checkpoint.newest(there)
     if last is not None and not resume:
         raise TrainingError(f"{last}: is there already; resume=True goes on from it; wanted that, or another folder")
+    if last is None and resume:
+        warnings.warn(f"{there} has no checkpoint to go on from: training starts anew", stacklevel=2)
     with _opened(model, lora, given) as tuned:
         if isinstance(tuned, LoraModel) and is_folder(target):
             module_names(tuned, tuned.names)  # raises before the training, not after it

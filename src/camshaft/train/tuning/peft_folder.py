@@ -79,7 +79,7 @@ def save_folder(folder: Path, model: LoraModel, adapters: Mapping[str, Mapping[s
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).unlink(missing_ok=True)
     write_safetensors(folder / WEIGHTS, tensors, {"format": "pt", BASE_DIGEST: model.digest})
-    with atomic_file(folder / CONFIG, durable=True) as file:
+    with atomic_file(folder / CONFIG, durable=True, private=False) as file:
         file.write(f"{config}\n".encode())
 
 
