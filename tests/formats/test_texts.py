@@ -26,5 +26,5 @@ def test_what_is_no_utf8_or_no_file_is_refused(tmp_path: Path) -> None:
         read_text(tmp_path / "a.txt")
     with pytest.raises(SettingError, match=r"stdin: is not UTF-8: byte 0 is wrong"):
         read_lines(io.BytesIO(b"\xff\xfea\0"), "stdin")
-    with pytest.raises(SettingError, match=r"none: cannot be read: No such file"):
+    with pytest.raises(SettingError, match=r"none: cannot be read: no such file"):
         read_text(tmp_path / "none")
