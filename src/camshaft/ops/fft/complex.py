@@ -17,14 +17,17 @@ from camshaft.ops.spec import TensorSpec
 
 def _samples() -> Iterable[ops.Sample]:
     rng = np.random.default_rng(61)
-    for shape, dtype in (((3, 5), np.complex64), ((7,), np.complex128)):
-        yield ops.Sample(f"{shape}", ((rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype),))
+    for shape, dtype in (((3, 5), np.complex64), ((7,), np.complex128), ((), np.complex64)):
+        x = np.asarray(rng.normal(size=shape) + 1j * rng.normal(size=shape), dtype)
+        yield ops.Sample(f"{shape}", (x,))
 
 
 def _op(name: str, formula: str, function: Callable[..., Any], decompose: Callable[..., Any]) -> ops.Op:
     def infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec, ...]:
         ops.expect(len(specs) == 1, name, specs, "one tensor")
-        expect_tensor(name, specs[0], COMPLEX)
+        if specs[0].shape:
+            expect_tensor(name, specs[0], COMPLEX)
+        ops.expect(specs[0].dtype in COMPLEX, name, specs[0], "a number of complex64 or complex128")
         dtype = as_dtype(specs[0].dtype)
         return (TensorSpec(specs[0].shape, dtype if name == "conj" else PARTS[dtype]),)
 
