@@ -159,7 +159,8 @@ class Keys:
     """`count` keys of slot `slot` from position `base` on, a multiple of 16; heads count from `kv_head`.
 
     Components and columns come as f32 vectors of 16: of a component, 16 keys; of a key's value, 16 columns. Each load
-    prefetches `ahead` bytes after it, if that is not 0; past the end of the cache the prefetch has no effect.
+    prefetches `ahead` bytes after it into the second cache, if that is not 0; past the end of the cache that has no effect. Into
+    the first cache 4096 keys of 32/8 heads of 128 take 1.4 times as long on a Zen 4 core.
     """
 
     k: Tracer
@@ -222,7 +223,7 @@ class Keys:
         row_nbytes = WIDTH * cache.keys.dtype.nbytes
         if self.ahead and i * row_nbytes % LINE_NBYTES == 0:
             for block in blocks:
-                k.prefetch(cache.keys, block, self.kv_head + h, stored + self.ahead // row_nbytes, 0)
+                k.prefetch(cache.keys, block, self.kv_head + h, stored + self.ahead // row_nbytes, 0, near=False)
         lines = [k.load_vector(cache.keys, block, self.kv_head + h, stored, 0, width=WIDTH) for block in blocks]
         if part is None:
             yield i, stored, lines
@@ -252,7 +253,7 @@ class Keys:
         nbytes = cache.values.dtype.nbytes
         stored = int(cache.values.shape[3])
         if self.ahead and column * nbytes % LINE_NBYTES == 0:
-            k.prefetch(cache.values, block, head, j + self.ahead // (stored * nbytes), column)
+            k.prefetch(cache.values, block, head, j + self.ahead // (stored * nbytes), column, near=False)
         if cache.value_scales is None:
             count = inside(stored, column)
             return k.load_vector(cache.values, block, head, j, column, width=WIDTH, count=count)
