@@ -21,7 +21,8 @@ class Measured:
     6 x 4 being 1. `room`: bytes of b up to which it is read in place. `unaligned_rows`: rows of a from which b is packed where
     its rows begin anywhere in a cache line. `streamed`: whether a program takes all of fewer than PACKED_ROWS rows, a short part
     of the depth at a time, where b exceeds STREAMED_NBYTES, so that it is read once. `ahead`: how many rows
-    before its use a row of a packed panel is prefetched, 0 for never. `wide`: columns of a program from which fewer rows are
+    before its use a row of a packed panel is prefetched, 0 for never, and `rows_ahead` a row of a b that exceeds `room` and is
+    read in place, into the second cache. `wide`: columns of a program from which fewer rows are
     better than fewer columns, where b is packed and has twice as many."""
 
     tile_rows: Mapping[int, int]
@@ -30,17 +31,20 @@ class Measured:
     unaligned_rows: int
     streamed: bool
     ahead: int
+    rows_ahead: int
     wide: int
 
 
 # Loads of a and b share the pipe. Rows of a at a distance of 4096 bytes share an L1 cache set of 8 ways: 16 took twice as long.
-ZEN4 = Measured({4: 6, 3: 8, 2: 8, 1: 6}, {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}, 1 << 20, 1 << 62, False, 0, 1 << 62)
+# Without prefetches of rows 16 x 4096 x 4096 takes 10.4 ms for 6.5, 128 rows 64 for 42; 8, 16, 64 or 128 rows ahead 8.7, 7.6, 7.2
+# and 7.2.
+ZEN4 = Measured({4: 6, 3: 8, 2: 8, 1: 6}, {4: 1.0, 3: 1.01, 2: 1.05, 1: 1.1}, 1 << 20, 1 << 62, False, 0, 32, 1 << 62)
 # Two vectors of multiply-adds a cycle need 8 sums or more: by tiles of 6 x 1 200 x 192 x 192 has 115 GFLOP/s, by 14 x 1 151, by
 # others 167. The L2 cache has 2 MiB: 640 cubed has 160 GFLOP/s in place, 147 packed. 200 cubed has 110 and 122. Streamed
 # 64 x 1024 x 4096 has 133, by blocks of 32 rows and parts of 512 k 51; 200 x 1024 x 4096 131 and 57, 48 x 512 x 2048 136 and 83.
 # With prefetches of a panel's next rows 1024 cubed is 1.04 times as fast, of the next panel 2048 cubed 1.04 times. 64 rows by 256
 # columns take 768 cubed at 1.04 times the rate of 128 by 128.
-EMERALD_RAPIDS = Measured({4: 6, 3: 8, 2: 12, 1: 14}, {4: 1.0, 3: 1.01, 2: 1.02, 1: 1.1}, 2 << 20, 96, True, 8, 256)
+EMERALD_RAPIDS = Measured({4: 6, 3: 8, 2: 12, 1: 14}, {4: 1.0, 3: 1.01, 2: 1.02, 1: 1.1}, 2 << 20, 96, True, 8, 0, 256)
 # Values of `packed`: b is read in place, packed before, or packed by the program itself, a panel's part at a time.
 IN_PLACE, PACKED, PACKED_INSIDE = 0, 1, 2
 # Legal depths, rows and columns of a program's blocks.

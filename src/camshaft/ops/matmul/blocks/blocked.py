@@ -17,6 +17,7 @@ from camshaft.ops.matmul.blocks.block_sizes import (
     BLOCKS,
     DEEP,
     GROUPS,
+    IN_PLACE,
     PACKED,
     PACKED_INSIDE,
     PARTS,
@@ -66,8 +67,10 @@ def build_with(node: ops.NodeSpec, target: ops.Target, values: ops.Values) -> op
     """Builds one launch, after a launch that packs b if it is [n, k] or large."""
     s = sizes_of(node)
     a, b, _ = s.operands
-    ahead = measured_on(target).ahead
-    return build_of(s, values, a, b, f32, result_of(node), short=node.inputs[1].dtype != f32, ahead=ahead)
+    figures, short = measured_on(target), node.inputs[1].dtype != f32
+    is_large = 4 * prod(s.b_shape) > figures.room
+    rows_ahead = figures.rows_ahead if is_large and values["packed"] == IN_PLACE else 0
+    return build_of(s, values, a, b, f32, result_of(node), short, figures.ahead, rows_ahead)
 
 
 def build_of(
@@ -79,19 +82,24 @@ def build_of(
     result: DType,
     short: bool = False,
     ahead: int = 0,
+    rows_ahead: int = 0,
 ) -> ops.Build:
     """Builds the launches for any element type. `element` is the type of panels and the unit of the depth in `s`; b has
-    16-bit elements if `short`. `ahead`: as in Measured."""
+    16-bit elements if `short`. `ahead`, `rows_ahead`: as in Measured."""
     vectors = values["vectors"]
     panels = -(-s.columns // (vectors * WIDTH))
     if not s.transposed and values["packed"] != PACKED:
-        return ops.Build((multiply_launch(s, values, a, b, result),))
+        return ops.Build((ahead_of(multiply_launch(s, values, a, b, result), rows_ahead=rows_ahead),))
     packed = TensorSpec((s.b_matrices * panels, s.depth, vectors * WIDTH), element)
     pack = pack_of(s, vectors, b, short)
     product = multiply_launch(s, values, a, ops.scratch(0, "read"), result)
-    if ahead:
-        product = replace(product, constants={**product.constants, "ahead": ahead})
-    return ops.Build((pack, product), (packed,))
+    return ops.Build((pack, ahead_of(product, ahead=ahead)), (packed,))
+
+
+def ahead_of(launch: ops.Launch, **rows: int) -> ops.Launch:
+    """Returns the launch with distances of prefetches, if they are not 0."""
+    distances = {name: n for name, n in rows.items() if n}
+    return replace(launch, constants={**launch.constants, **distances}) if distances else launch
 
 
 def pack_of(s: Sizes, vectors: int, b: ops.Operand, short: bool) -> ops.Launch:

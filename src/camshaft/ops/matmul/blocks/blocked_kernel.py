@@ -32,6 +32,7 @@ def multiply_blocks(
     copied: bool,
     paired_part: bool,
     ahead: int = 0,
+    rows_ahead: int = 0,
     **constants: Any,
 ) -> None:
     # out[i, j] = sum_k a[i, k] b[k, j]: `block` tiles of rows and `panels` panels per program, `part` of the depth at a time
@@ -44,7 +45,7 @@ def multiply_blocks(
     sums = k.scratch(f32, rows, columns) if s.depth > s.part and out.dtype != f32 else None
     panel = k.scratch(u32 if a.dtype == u32 else f32, s.part, s.width) if paired_part else None
     b_rows = -(-s.columns // s.width) if len(b.shape) == 3 else s.depth
-    make = partial(Product, ahead=ahead, block=s.block)
+    make = partial(Product, ahead=ahead, rows_ahead=rows_ahead, block=s.block)
     multiply(k, make, s, extent, b_rows, a=a, b=b, out=out, left=left, sums=sums, paired_part=panel)
 
 

@@ -11,7 +11,7 @@ from camshaft.ops.matmul.blocks.panels import paired_rows
 from camshaft.ops.matmul.shapes import WIDTH, Tiles
 
 LINE = 16  # f32 elements of a cache line
-AHEAD = 12  # rows to prefetch before they are paired
+AHEAD = 12  # rows to prefetch into the second cache before they are paired
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Product:
     """A program's operands. `a_row`, `b_row` and `out_row` are the first rows of its matrices, `p0` is its first column.
     `sums` has the sums of earlier parts if out has a 16-bit dtype; `paired_part` is a copy of a panel's part of b. If `ahead`
     is not 0, so many rows of a packed panel are prefetched ahead, and the next panel; a program has `block` tiles of rows.
-    `is_even`: no panel has vectors outside the columns. `streamed`: nontemporal stores write the result."""
+    `is_even`: no panel has vectors outside the columns. `streamed`: nontemporal stores write the result. `rows_ahead`: how many
+    rows before its use a row of b, which is read in place, is prefetched into the second cache, 0 for never."""
 
     k: Tracer
     a: Array
@@ -63,6 +64,7 @@ class Product:
     block: int = 0
     is_even: bool = False
     streamed: bool = False
+    rows_ahead: int = 0
 
     def panel(self, p: Value) -> Columns:
         """Returns the panel that starts at column p."""
@@ -97,7 +99,7 @@ class Product:
             ahead = self.b_row * pairs + (k.minimum(d + AHEAD, part.length - 1) + part.start) * pairs
             for i in range(pairs):
                 for s in at.starts[::pairs]:
-                    k.prefetch(self.b, ahead + i, s)
+                    k.prefetch(self.b, ahead + i, s, near=False)
             for j, (s, n) in enumerate(zip(at.starts, at.counts, strict=True)):
                 k.store_vector(self.paired_part, self.row(part.start + d, s, n), d, j * WIDTH)
         k.barrier()
@@ -182,6 +184,8 @@ class Product:
         for d in k.range(part.length):
             if self.ahead:
                 self.fetch(t, p, d, part)
+            if self.rows_ahead:
+                self.fetch_row(at, start + d + self.rows_ahead)
             weights = self.weights(at, p, start, d)
             if self.spreads and self.fetches(part):
                 self.fetch_next_result(t, len(rows), at, d)
@@ -199,6 +203,11 @@ class Product:
         line = ((t - self.first) * part.length + d) // max(self.block // self.vectors, 1)
         row, following = part.start + line // self.vectors, k.minimum(panel + 1, self.b.shape[0] - 1)
         k.prefetch(self.b, following, k.minimum(row, last), line % self.vectors * WIDTH, near=False)
+
+    def fetch_row(self, at: Columns, d: Value) -> None:
+        """Prefetches a panel's columns of row d of b into the second cache. Past the last row that has no effect."""
+        for start in at.starts:
+            self.k.prefetch(self.b, self.b_row + d, start, near=False)
 
     def store(self, row: Value, p: Value, at: Columns, values: list[Value], part: Part) -> None:
         """Stores a row of sums for the first part, adds to it for later parts."""
