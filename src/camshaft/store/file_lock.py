@@ -10,7 +10,6 @@ import errno
 import glob
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -82,7 +81,7 @@ def _created(folder: Path, prefix: str, private: bool) -> tuple[int, Path]:
         descriptor, name = tempfile.mkstemp(prefix=prefix, dir=folder)
         return descriptor, Path(name)
     while True:
-        path = folder / (prefix + secrets.token_hex(4))  # as long as tempfile's
+        path = folder / (prefix + os.urandom(4).hex())  # as long as tempfile's
         with suppress(FileExistsError):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFE_FLAGS, 0o666), path
 
