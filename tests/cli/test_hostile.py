@@ -170,6 +170,6 @@ def test_a_cache_that_takes_no_more_is_done_without(tiny: Path, tmp_path: Path) 
     assert child.returncode == 0
     assert len(err.splitlines()) == 1
     assert err.startswith("camshaft: going on without the cache: ")
-    assert "File too large (CAMSHAFT_CACHE_DIR moves the cache)" in err
+    assert "file too large (CAMSHAFT_CACHE_DIR moves the cache)" in err
     assert out == start(tmp_path / "another", tiny).communicate(timeout=240)[0] != ""
     assert [p for folder in ("objects", "keys", "evidence") for p in (tmp_path / "cache" / folder).rglob("*")] == []

@@ -121,7 +121,11 @@ MOVES = {
     "outer": (lambda s, x: s.outer(x, x), lambda x: np.outer(x, x)),
     "clip": (lambda s, x: s.clip(x, None, x), lambda x: np.minimum(x, x)),
     "sort": (lambda s, x: s.sort(x, 0), lambda x: np.sort(x, 0)),
-    "argsort": (lambda s, x: s.argsort(x, 0, to="i64"), lambda x: np.argsort(x, 0, kind="stable")),
+    # np.argsort gives 0 for an array without axes, np.sort an error
+    "argsort": (
+        lambda s, x: s.argsort(x, 0, to="i64"),
+        lambda x: (np.argsort if x.ndim else np.sort)(x, 0, kind="stable"),
+    ),
     "cummax": (lambda s, x: s.cummax(x, 0), lambda x: np.maximum.accumulate(x, 0)),
 }
 

@@ -85,7 +85,8 @@ def _infer(specs: tuple[TensorSpec, ...], attrs: ops.Attrs) -> tuple[TensorSpec,
 def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     (rows, _), w = node.inputs[0].shape, node.inputs[1]
     columns, row_nbytes = w.bounds[0], w.nbytes // w.bounds[0]
-    tiles = -(-bound(rows) // (TILE if target.lanes >= WIDTH else SMALL_TILE))
+    has_32_registers = target.backend == "simd" and target.lanes >= WIDTH
+    tiles = -(-bound(rows) // (TILE if has_32_registers else SMALL_TILE))
     tile = -(-bound(rows) // tiles)
     streams = min(STREAMS_OF_FEW if tile <= 2 else STREAMS, -(-columns // BLOCK))
     share = -(-columns // streams)
