@@ -126,8 +126,15 @@ MOVES = {
         lambda s, x: s.argsort(x, 0, to="i64"),
         lambda x: (np.argsort if x.ndim else np.sort)(x, 0, kind="stable"),
     ),
-    "cummax": (lambda s, x: s.cummax(x, 0), lambda x: np.maximum.accumulate(x, 0)),
+    "cummax": (lambda s, x: s.cummax(x, 0), lambda x: greatest_so_far(x)),
 }
+
+
+def greatest_so_far(x: np.ndarray) -> np.ndarray:
+    """As cummax, which takes numbers."""
+    if x.dtype == np.bool_:
+        raise TypeError("cummax of booleans")
+    return np.maximum.accumulate(x, 0)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_doctor_on_a_full_disk_proves_and_leaves_no_verdict(tmp_path: Path) -> N
     done = subprocess.run(command, env=environment, text=True, preexec_fn=no_files, timeout=1200, **pipes)
     said = [line for line in done.stderr.splitlines() if "cannot be written" in line]
     assert (done.returncode, len(said)) == (0, 1)
-    assert said[0].endswith("cannot be written: File too large (CAMSHAFT_CACHE_DIR moves the cache)")
+    assert said[0].endswith("cannot be written: file too large (CAMSHAFT_CACHE_DIR moves the cache)")
     assert "proved" in done.stdout
     assert list((tmp_path / "evidence").glob("*/*")) == []
 
