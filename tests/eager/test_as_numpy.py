@@ -131,8 +131,8 @@ MOVES = {
 
 
 def greatest_so_far(x: np.ndarray) -> np.ndarray:
-    """As cummax, which takes numbers."""
-    if x.dtype == np.bool_:
+    """As cummax, which takes numbers, and any array without elements."""
+    if x.dtype == np.bool_ and x.size:
         raise TypeError("cummax of booleans")
     return np.maximum.accumulate(x, 0)
 
