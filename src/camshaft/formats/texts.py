@@ -1,4 +1,4 @@
-"""Texts that a user gives: files, and the lines of a stream, in UTF-8."""
+"""Read a text file, or the lines of a stream, as UTF-8 whatever the locale is."""
 
 from __future__ import annotations
 
