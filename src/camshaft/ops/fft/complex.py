@@ -27,7 +27,8 @@ def _op(name: str, formula: str, function: Callable[..., Any], decompose: Callab
         ops.expect(len(specs) == 1, name, specs, "one tensor")
         if specs[0].shape:
             expect_tensor(name, specs[0], COMPLEX)
-        ops.expect(specs[0].dtype in COMPLEX, name, specs[0], "a number of complex64 or complex128")
+        else:
+            ops.expect(specs[0].dtype in COMPLEX, name, specs[0], "a number of complex64 or complex128")
         dtype = as_dtype(specs[0].dtype)
         return (TensorSpec(specs[0].shape, dtype if name == "conj" else PARTS[dtype]),)
 

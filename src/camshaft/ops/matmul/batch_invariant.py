@@ -90,7 +90,8 @@ def _build(node: ops.NodeSpec, target: ops.Target) -> ops.Build:
     tile = -(-bound(rows) // tiles)
     streams = min(STREAMS_OF_FEW if tile <= 2 else STREAMS, -(-columns // BLOCK))
     share = -(-columns // streams)
-    ahead = 0 if tile * w.bounds[1] < row_nbytes else -(-AHEAD // row_nbytes)
+    few = tile < row_nbytes // w.bounds[1]  # rows than bytes of a weight
+    ahead = 0 if few else -(-AHEAD // row_nbytes)
     constants = {"tile": tile, "streams": streams, "share": share, "block": BLOCK, "ahead": ahead}
     extents = (rows,) if isinstance(rows, Extent) else ()
     arrays = ops.read(0), ops.read(1), ops.write(0)
