@@ -9,7 +9,8 @@ import typer
 
 from camshaft import ops
 from camshaft.cli.command import FAILED, Bar, command, fail, one_line, size
-from camshaft.errors import ContextError, count, hints_for
+from camshaft.errors import ContextError, count
+from camshaft.hints import hints_for
 
 
 def test_a_pipe_gets_a_line_at_the_start_and_at_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,6 @@ from camshaft.errors import ModelError, SettingError
 from camshaft.generate.options import GenerateOptions
 from camshaft.generate.sampling.parameters import Sampling
 from camshaft.models.files.pull import resolve_model
-from camshaft.process import python_child
 from camshaft.tune.rounds import Spread as Spread
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def first_token(
 ) -> dict[str, Spread]:
     """Measure the seconds from the start of `camshaft generate` to its first byte of output: once cold (empty cache: no
     compiled kernels, no validation results), then `repeat` times warm. `options` are the command's."""
-    command = python_child("camshaft.cli", "generate", str(resolve_model(model).resolve()))
+    command = [sys.executable, "-m", "camshaft.cli", "generate", str(resolve_model(model).resolve())]
     command += ["--raw", "-p", _TEXT, "-n", "8", "--greedy"]
     command += as_arguments(options)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:

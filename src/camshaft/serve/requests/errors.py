@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from camshaft.errors import CamshaftError, ContextError, ModelError, PromptError, SettingError, hints_for
+from camshaft.errors import CamshaftError, ContextError, ModelError, PromptError, SettingError
 from camshaft.generate.engine.request import TimeLimitError
 from camshaft.generate.engine.request_queue import QueueFullError
+from camshaft.hints import hints_for
 
 # Status -> the `type` of the error.
 TYPES = {
