@@ -142,7 +142,7 @@ def _matmul(a: Any, b: Any, transpose_b: bool = False, precision: str = "f32") -
 
 def _fft_rows(
     x: Any, factors: Any, n: int | None = None, form: str = "complex", inverse: bool = False, scale: float = 1.0,
-    keep: int | None = None, turn_in: bool = False, turn_out: bool = False,
+    keep: int | None = None, turn_in: bool = False, turn_out: bool = False, real: int | None = None,
 ) -> Any:  # fmt: skip
     pairs = form in ("complex", "to_real", "irfft")
     z = torch.view_as_complex(x.contiguous()) if pairs else x
@@ -158,13 +158,20 @@ def _fft_rows(
     else:
         y = torch.fft.ifft(z, n) * n if inverse else torch.fft.fft(z, n)
     y = (y * turned[-n:] if turn_out else y)[:, :keep] * scale
-    return y if form == "irfft" else y.real if form == "to_real" else torch.view_as_real(y.contiguous())
+    if form in ("irfft", "to_real"):
+        return y if form == "irfft" else y.real
+    parts = torch.view_as_real(y.contiguous())
+    if real:
+        kept = torch.ones(parts.shape[1:])
+        kept[[int(f) for f in (0, real / 2) if f in range(len(kept))], 1] = 0
+        parts = parts * kept
+    return parts
 
 
 def _cast(x: Any, kind: Any) -> Any:
     if kind in PARTS:
         return x.to(torch.complex128)
-    x = x.real if x.is_complex() else x
+    x = x.real if x.is_complex() and kind.name != "bool" else x
     return x.double() if kind.is_float else x.to(getattr(torch, str(np.dtype(kind.numpy))))
 
 
