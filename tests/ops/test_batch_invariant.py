@@ -32,7 +32,7 @@ def test_a_row_has_the_bits_that_it_has_alone(where: str, dtype: Any) -> None:
         return np.asarray(found[0]).reshape(-1).view(np.uint32)
 
     alone = np.stack([bits(Sample("alone", (row[None].copy(), w))) for row in x])
-    for n in (2, 3, 6, 17):
+    for n in (2, 3, 6, 8, 17):
         np.testing.assert_array_equal(bits(Sample("beside", (x[:n].copy(), w))), alone[:n].reshape(-1))
     some = partly_active(Sample("some", (x, w)), 3, fixed=(1,), extent="rows")
     np.testing.assert_array_equal(bits(some)[: 3 * len(w)], alone[:3].reshape(-1))

@@ -16,7 +16,7 @@ from camshaft.graph.graph import Graph
 from camshaft.ops import op as ops
 from camshaft.ops.kernels.launch import signature
 from camshaft.ops.matmul import skinny
-from camshaft.ops.matmul.blocks import blocked
+from camshaft.ops.matmul.blocks import block_sizes, blocked
 from camshaft.ops.matmul.blocks.bf16 import BF16_DOT
 from camshaft.ops.matmul.blocks.blocked import BLOCKED
 from camshaft.ops.matmul.matmul import OP
@@ -73,6 +73,21 @@ def test_results_are_equal_for_any_number_of_threads(dtype, transposed) -> None:
         with compile(graph, threads=threads, backend="simd") as plan:
             found.append(plan.run(a=given.inputs[0], b=given.inputs[1])["y"].tobytes())
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(np.float32, (17, 40, 130)), (np.float16, (7, 130, 96))])
+def test_rows_that_are_prefetched_change_no_bit(dtype, shape, monkeypatch) -> None:
+    given, device, found = sample(*shape, dtype), cpu_device("simd"), []
+    for figures in (block_sizes.ZEN4, replace(block_sizes.ZEN4, room=0)):
+        monkeypatch.setattr(block_sizes, "measured_on", lambda target, figures=figures: figures)
+        monkeypatch.setattr(blocked, "measured_on", lambda target, figures=figures: figures)
+        chosen = VARIANTS["blocked"].with_values({"packed": block_sizes.IN_PLACE})
+        launch = chosen.build(node_of(OP, given), device).launches[-1]
+        assert launch.constants.get("rows_ahead", 0) == (0 if figures.room else figures.rows_ahead)
+        checked = check_sample(OP, chosen, device, given)
+        assert checked.max_error <= checked.tolerance
+        found += run_variant(chosen, node_of(OP, given), device, given.inputs)
+    assert found[0].tobytes() == found[1].tobytes()
 
 
 @pytest.mark.parametrize("shape", [(1, 40, 1024), (3, 21, 2100), (2, 9, 1500), (1, 8, 5000)])
